@@ -126,6 +126,9 @@ type Descriptor struct {
 	Output bool   `json:"output,omitempty"`
 }
 
+// ConfinementNone runs a command without a boundary.
+const ConfinementNone = "none"
+
 // StdinMode is what a process reads from.
 type StdinMode string
 
