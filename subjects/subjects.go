@@ -13,7 +13,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -38,15 +37,29 @@ const (
 	TypeJSON    = "application/json"
 )
 
-var tokenRE = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+// MaxToken is the length of the longest token, in bytes.
+const MaxToken = 64
 
-// ValidToken reports whether s may stand as one token of a subject.
-func ValidToken(s string) bool { return tokenRE.MatchString(s) }
+// ValidToken reports whether s may stand as one token of a subject: 1 to 64 letters,
+// digits, '_' or '-' of ASCII. It runs for every token of every request.
+func ValidToken(s string) bool {
+	if len(s) == 0 || len(s) > MaxToken {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
 
 // CheckToken names the token that may not stand in a subject.
 func CheckToken(name, s string) error {
 	if !ValidToken(s) {
-		return fmt.Errorf("%s: %q is not a name of 1 to 64 letters, digits, '_' or '-'", name, s)
+		return fmt.Errorf("%s: %.80q is not a name of 1 to 64 letters, digits, '_' or '-'", name, s)
 	}
 	return nil
 }
@@ -63,15 +76,22 @@ func NewID() string {
 // not usable; see [NewRoot].
 type Root struct{ prefix string }
 
-// NewRoot validates a prefix of one or more tokens, such as "limpet.v1".
+// NewRoot validates a prefix of one or more tokens of lower-case letters, digits and
+// '-', such as "limpet.v1". Capitals and '_' are refused so that two installations
+// never share the name of a stream (see [Root.Stream]). At most 128 bytes.
 func NewRoot(prefix string) (Root, error) {
 	for t := range strings.SplitSeq(prefix, ".") {
-		if err := CheckToken("prefix", t); err != nil {
-			return Root{}, err
+		if !ValidToken(t) || strings.ToLower(t) != t || strings.Contains(t, "_") {
+			return Root{}, fmt.Errorf("prefix: %.80q is not made of lower-case letters, digits or '-'", t)
 		}
+	}
+	if len(prefix) > maxPrefix {
+		return Root{}, fmt.Errorf("prefix: %d bytes; at most %d", len(prefix), maxPrefix)
 	}
 	return Root{prefix}, nil
 }
+
+const maxPrefix = 128
 
 // Default is the root with DefaultPrefix.
 func Default() Root { return Root{DefaultPrefix} }
@@ -131,6 +151,12 @@ func (r Root) Event(tenant, worker, process, phase string) string {
 
 // Live is what tenants may follow: EVENTS republished.
 func (r Root) Live(tenant string) string { return r.join("live", tenant, ">") }
+
+// LivePhase is where one phase of one process shows: what Event becomes, and what is
+// too much for EVENTS.
+func (r Root) LivePhase(tenant, worker, process, phase string) string {
+	return r.join("live", tenant, worker, process, phase)
+}
 
 // LiveProcess follows one process.
 func (r Root) LiveProcess(tenant, process string) string {
