@@ -1,0 +1,83 @@
+package runtime
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// files are the descriptors a child is born with. The child's ends are closed in this
+// process as soon as the fork is over.
+type files struct {
+	child [3]uintptr
+	own   [3]int // descriptors to close after the fork, from the front
+	n     int
+}
+
+func (f *files) close() {
+	for _, fd := range f.own[:f.n] {
+		_ = unix.Close(fd)
+	}
+	f.n = 0
+}
+
+func (f *files) keep(fd int) uintptr {
+	f.own[f.n] = fd
+	f.n++
+	return uintptr(fd)
+}
+
+// open makes the pipes or the terminal of s; the parent's ends are put into c.
+func (c *Child) open(s *Spec, null *os.File) (_ files, err error) {
+	var f files
+	defer func() {
+		if err != nil {
+			f.close()
+			c.discard()
+		}
+	}()
+	if s.TTY != nil {
+		slave, err := c.openTerminal(*s.TTY)
+		if err != nil {
+			return f, &StartError{Kind: TerminalUnavailable, Err: err}
+		}
+		fd := f.keep(slave)
+		f.child = [3]uintptr{fd, fd, fd}
+		return f, nil
+	}
+	f.child[0] = null.Fd()
+	if s.Stdin {
+		if c.Stdin, f.child[0], err = f.pipe(true, "stdin"); err != nil {
+			return f, &StartError{Kind: StartOther, Err: err}
+		}
+	}
+	if c.Stdout, f.child[1], err = f.pipe(false, "stdout"); err != nil {
+		return f, &StartError{Kind: StartOther, Err: err}
+	}
+	f.child[2] = f.child[1]
+	if !s.Merged {
+		if c.Stderr, f.child[2], err = f.pipe(false, "stderr"); err != nil {
+			return f, &StartError{Kind: StartOther, Err: err}
+		}
+	}
+	return f, nil
+}
+
+// pipe makes a pipe whose parent end (the write end when write is set) does not block.
+// The child's end must: a program that meets EAGAIN on its stdout loses output.
+func (f *files) pipe(write bool, name string) (*os.File, uintptr, error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, 0, os.NewSyscallError("pipe2", err)
+	}
+	parent, child := p[0], p[1]
+	if write {
+		parent, child = p[1], p[0]
+	}
+	kept := f.keep(child)
+	if err := unix.SetNonblock(parent, true); err != nil {
+		_ = unix.Close(parent)
+		return nil, 0, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(parent), name), kept, nil
+}

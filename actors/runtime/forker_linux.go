@@ -1,0 +1,287 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	goruntime "runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxWaitingStarts bounds the starts that hold descriptors while they wait for the
+// forking thread. Further callers wait without holding anything.
+const maxWaitingStarts = 64
+
+// Forker forks children from one operating-system thread.
+type Forker struct {
+	log   *slog.Logger
+	self  int
+	null  *os.File // the stdin of everything that has none
+	tree  *subtree // nil: scan only
+	limit memoryLimiter
+
+	slots chan struct{} // one per waiting start
+	jobs  chan *job     // unbuffered: an accepted job is always answered
+	stop  chan struct{}
+	ended sync.WaitGroup // the forking loop and the reaper
+	once  sync.Once
+	err   error // of Close
+
+	// forking is held shared from before a fork until the child is registered, and
+	// exclusively while Sweep decides whose zombie it sees: else a child that exits
+	// at once would be taken for an orphan.
+	forking sync.RWMutex
+
+	mu   sync.Mutex
+	live map[int]*Child // guarded by mu; forked and not reaped
+}
+
+// job is one fork for the forking thread.
+type job struct {
+	child   *Child
+	spec    *Spec
+	program string
+	attr    syscall.ProcAttr
+	sys     syscall.SysProcAttr
+	done    chan error // buffered, one answer
+}
+
+// NewForker starts the forking thread, makes the process a child subreaper, finds out
+// what cgroups can be had here by using them, and removes what dead keepers left.
+func NewForker(cfg Config) (*Forker, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("runtime: become a child subreaper: %w", err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("runtime: %w", err)
+	}
+	f := &Forker{
+		log: cfg.Logger, self: os.Getpid(), null: null,
+		slots: make(chan struct{}, maxWaitingStarts),
+		jobs:  make(chan *job),
+		stop:  make(chan struct{}),
+		live:  make(map[int]*Child),
+	}
+	ready := make(chan error, 1)
+	f.ended.Add(2)
+	go f.forkLoop(ready) // ends on f.stop
+	go f.reapLoop()      // ends on f.stop
+	if err := <-ready; err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if err := f.openCgroups(cfg.Cgroup); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// openCgroups makes and probes the subtree. A configured directory must work; a
+// discovered one that does not is left alone, and said in the log.
+func (f *Forker) openCgroups(where string) error {
+	if where == "off" {
+		return nil
+	}
+	tree, err := newSubtree(where, f.log)
+	if err == nil {
+		f.tree = tree
+		if err = f.probe(); err != nil {
+			f.tree = nil
+			err = errors.Join(err, tree.close())
+		}
+	}
+	if err != nil {
+		if where != "" {
+			return fmt.Errorf("runtime: cgroup %s: %w", where, err)
+		}
+		f.log.Info("no cgroup v2 leaf can be used; trees are found by scanning", "err", err)
+	}
+	f.limit = newMemoryLimiter(f.tree, f.log)
+	return nil
+}
+
+// Cgroup is the directory of the subtree, or empty in scan mode. Whoever finds this
+// process dead may end all its children there.
+func (f *Forker) Cgroup() string {
+	if f.tree == nil {
+		return ""
+	}
+	return f.tree.path
+}
+
+// Close ends the forking thread and the reaper, waits for them, kills what is left in
+// the subtree and removes it. Children should have been stopped and closed before.
+func (f *Forker) Close() error {
+	f.once.Do(func() {
+		close(f.stop)
+		f.ended.Wait()
+		var errs []error
+		if f.limit != nil {
+			errs = append(errs, f.limit.close())
+		}
+		if f.tree != nil {
+			errs = append(errs, f.tree.close())
+		}
+		errs = append(errs, f.null.Close())
+		f.err = errors.Join(errs...)
+	})
+	return f.err
+}
+
+// forkLoop owns the forking thread. The goroutine never unlocks it, so the thread ends
+// with the loop and its private umask with the thread.
+func (f *Forker) forkLoop(ready chan<- error) {
+	goruntime.LockOSThread()
+	if unix.Gettid() == f.self {
+		// The main thread cannot end, and what is reparented to this process lands
+		// among its children; keep forked children apart. While this goroutine holds
+		// it, a new one must run elsewhere.
+		started := make(chan struct{})
+		go func() { // takes this loop's place, and its count in f.ended
+			goruntime.LockOSThread()
+			close(started)
+			f.forkOn(ready)
+		}()
+		<-started
+		goruntime.UnlockOSThread()
+		return
+	}
+	f.forkOn(ready)
+}
+
+func (f *Forker) forkOn(ready chan<- error) {
+	defer f.ended.Done()
+	// From here on the umask and the working directory are this thread's own.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		ready <- fmt.Errorf("runtime: unshare the file system attributes of the forking thread: %w", err)
+		return
+	}
+	umask := DefaultUmask
+	unix.Umask(umask)
+	ready <- nil
+	for {
+		select {
+		case <-f.stop:
+			return
+		case j := <-f.jobs:
+			if j.spec.Umask != umask {
+				umask = j.spec.Umask
+				unix.Umask(umask)
+			}
+			j.done <- f.fork(j)
+		}
+	}
+}
+
+// fork runs on the forking thread.
+func (f *Forker) fork(j *job) error {
+	f.forking.RLock()
+	defer f.forking.RUnlock()
+	leave, err := j.child.memory.join()
+	if err != nil {
+		return &StartError{Kind: MemoryLimit, Err: err}
+	}
+	j.sys.Ptrace = len(j.spec.Rlimits) > 0
+	pid, err := syscall.ForkExec(j.program, j.spec.Argv, &j.attr)
+	if lerr := leave(); lerr != nil {
+		f.log.Error("the forking thread could not leave a memory cgroup", "err", lerr)
+	}
+	if err != nil {
+		return err
+	}
+	j.child.PID = pid
+	f.mu.Lock()
+	f.live[pid] = j.child
+	f.mu.Unlock()
+	if j.sys.Ptrace {
+		j.child.setupErr = limitAtExec(pid, j.spec.Rlimits)
+	}
+	return nil
+}
+
+// Start starts s and returns when its program runs. Errors are a [wire.Error] for a
+// bad Spec, a [*StartError], or [ErrClosed]; nothing is left behind by any of them.
+func (f *Forker) Start(s Spec) (*Child, error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	program, err := lookProgram(&s)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	case <-f.stop:
+		return nil, ErrClosed
+	}
+	c, err := f.start(&s, program)
+	if errors.Is(err, unix.ENODEV) && f.tree != nil {
+		// Somebody removed an idle leaf behind our back. It is gone from the pool.
+		c, err = f.start(&s, program)
+	}
+	return c, err
+}
+
+func (f *Forker) start(s *Spec, program string) (_ *Child, err error) {
+	c := &Child{forker: f, tag: s.Tag, exited: make(chan struct{}), fd: -1}
+	files, err := c.open(s, f.null)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		files.close()
+		if err != nil {
+			c.discard()
+		}
+	}()
+	j := &job{child: c, spec: s, program: program, done: make(chan error, 1)}
+	j.sys = syscall.SysProcAttr{Setsid: true, Setctty: s.TTY != nil, PidFD: &c.fd}
+	if f.tree != nil {
+		if c.leaf, err = f.tree.acquire(); err != nil {
+			return nil, &StartError{Kind: StartOther, Err: err}
+		}
+		j.sys.UseCgroupFD, j.sys.CgroupFD = true, c.leaf.dir
+	}
+	if s.MemoryBytes > 0 {
+		if c.memory, err = f.bound(c, s.MemoryBytes); err != nil {
+			return nil, err
+		}
+	}
+	j.attr = syscall.ProcAttr{Dir: s.Dir, Env: tagged(s.Env, s.Tag), Files: files.child[:], Sys: &j.sys}
+	select {
+	case f.jobs <- j:
+	case <-f.stop:
+		return nil, ErrClosed
+	}
+	if err := <-j.done; err != nil {
+		if errors.Is(err, unix.ENODEV) && c.leaf != nil {
+			c.leaf.broken = true
+		}
+		var known *StartError
+		if errors.As(err, &known) {
+			return nil, err
+		}
+		return nil, explain(s, program, err)
+	}
+	return c, c.begin()
+}
+
+// tagged is env with the tag as its only value of [TagVariable].
+func tagged(env []string, tag string) []string {
+	out := make([]string, 0, len(env)+1)
+	for _, v := range env {
+		if !strings.HasPrefix(v, TagVariable+"=") {
+			out = append(out, v)
+		}
+	}
+	return append(out, TagVariable+"="+tag)
+}

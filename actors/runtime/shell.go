@@ -1,0 +1,48 @@
+package runtime
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// ShellArgv gives the argument vector that makes a shell run text: the shell's absolute
+// path, -c, --, and the text as one element. After the `--` a text that starts with a
+// dash is a text. Shell is "bash" (also when empty), "sh", or an absolute path.
+//
+// A shell that is not there is an error, never another shell.
+func ShellArgv(shell, text string) ([]string, error) {
+	path, err := lookShell(shell)
+	if err != nil {
+		return nil, err
+	}
+	return []string{path, "-c", "--", text}, nil
+}
+
+func lookShell(shell string) (string, error) {
+	switch {
+	case shell == "":
+		shell = "bash"
+	case shell == "bash", shell == "sh":
+	case filepath.IsAbs(shell):
+		info, err := os.Stat(shell)
+		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+			return "", wire.Invalid("shell", "%s is not an executable file", shell)
+		}
+		return shell, nil
+	default:
+		return "", wire.Invalid("shell", "%q is neither bash, sh, nor an absolute path", shell)
+	}
+	path, err := exec.LookPath(shell)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		e := wire.Errorf(wire.CodeCapabilityMissing, "the shell %s is not installed on this host", shell)
+		e.Field = "shell"
+		return "", e
+	}
+	return path, nil
+}

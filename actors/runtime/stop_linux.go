@@ -1,0 +1,235 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+	"golang.org/x/sys/unix"
+)
+
+// killWait bounds how long a killed tree is watched. What the kernel cannot end by
+// then (a member in an uninterruptible sleep) is reported as not gone.
+const killWait = 5 * time.Second
+
+// Survivors counts the live members of the tree besides its leader and says how that
+// is known. Zombies are not live.
+func (c *Child) Survivors() (int, wire.Proof, error) {
+	if c.leaf != nil {
+		populated, _, err := c.leaf.state()
+		if err != nil || !populated {
+			return 0, wire.ProofCgroup, err
+		}
+		pids, err := c.leaf.members()
+		n := 0
+		for _, pid := range pids {
+			if pid != c.PID || c.isReaped() {
+				n++
+			}
+		}
+		return n, wire.ProofCgroup, err
+	}
+	members, err := c.forker.scan(c, c.isReaped())
+	n := 0
+	for _, m := range members {
+		if m.pid != c.PID || m.start != c.StartTime {
+			n++
+		}
+	}
+	return n, wire.ProofScan, err
+}
+
+func (c *Child) isReaped() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reaped
+}
+
+// Stop ends the tree: o.First to all members, o.Grace for them to end, KILL, and a
+// look whether it worked. When ctx ends, the grace does; KILL is sent in any case.
+// After KILL the tree is watched for at most 5 s. Stop reaps nothing: somebody must be
+// in [Child.Wait], as always.
+func (c *Child) Stop(ctx context.Context, o StopOptions) StopResult {
+	var r StopResult
+	if o.First != 0 {
+		c.signalTree(o.First)
+		if poll(ctx.Done(), o.Grace, c.pollStep(), c.empty) == nil {
+			r.Gone = true
+		}
+	}
+	if c.leaf != nil {
+		c.killLeaf(&r)
+	} else {
+		r.Gone = false
+	}
+	// Also after a cgroup kill: what left the cgroup by itself still carries the tag.
+	c.killScanned(&r)
+	return r
+}
+
+// pollStep is the longest pause between two looks: a look at a cgroup costs a
+// microsecond, a scan milliseconds.
+func (c *Child) pollStep() time.Duration {
+	if c.leaf != nil {
+		return 5 * time.Millisecond
+	}
+	return 50 * time.Millisecond
+}
+
+// empty says whether no live member is left, the leader included.
+func (c *Child) empty() (bool, error) {
+	if c.leaf != nil {
+		populated, _, err := c.leaf.state()
+		return !populated, err
+	}
+	members, err := c.forker.scan(c, c.isReaped())
+	return len(members) == 0, err
+}
+
+// signalTree sends sig to the group at once, then to members that are elsewhere. A
+// stopped process would not notice it, so all are continued.
+func (c *Child) signalTree(sig unix.Signal) {
+	_ = c.Signal(sig)
+	_ = c.Signal(unix.SIGCONT)
+	for _, m := range c.outsiders() {
+		_ = m.signal(sig)
+		_ = m.signal(unix.SIGCONT)
+	}
+}
+
+// outsiders are the members outside of the leader's process group.
+func (c *Child) outsiders() []member {
+	var out []member
+	if c.leaf == nil {
+		members, _ := c.forker.scan(c, c.isReaped())
+		for _, m := range members {
+			if m.group != c.PID {
+				out = append(out, m)
+			}
+		}
+		return out
+	}
+	pids, err := c.leaf.members()
+	if err != nil {
+		return nil
+	}
+	for _, pid := range pids {
+		if m, err := readStat(pid); err == nil && m.group != c.PID {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// killLeaf kills by cgroup and waits until the kernel says that nobody is in it.
+func (c *Child) killLeaf(r *StopResult) {
+	r.Proof = wire.ProofCgroup
+	if populated, _, err := c.leaf.state(); err == nil && !populated {
+		r.Gone = true
+		return
+	}
+	pids, _ := c.leaf.members()
+	r.Killed = len(pids)
+	if err := c.leaf.kill(); err != nil {
+		c.forker.log.Error("cgroup.kill", "pid", c.PID, "err", err)
+	}
+	r.Gone = poll(nil, killWait, c.pollStep(), c.empty) == nil
+}
+
+// killScanned kills what a scan finds, again and again until two scans find nothing.
+// Members are stopped before they are killed: a stopped parent forks no more, and
+// stays the parent by which its children are found.
+func (c *Child) killScanned(r *StopResult) {
+	type id struct {
+		pid   int
+		start uint64
+	}
+	stopped, killed, refused := map[id]bool{}, map[id]bool{}, map[id]bool{}
+	quiet, freezes := 0, 0
+	err := poll(nil, killWait, 5*time.Millisecond, func() (bool, error) {
+		for {
+			members, err := c.forker.scan(c, c.isReaped())
+			if err != nil {
+				return false, err
+			}
+			clear(refused)
+			fresh := 0
+			for _, m := range members {
+				key := id{m.pid, m.start}
+				if !stopped[key] {
+					stopped[key] = true
+					fresh++
+					_ = m.signal(unix.SIGSTOP)
+				}
+			}
+			if fresh > 0 && freezes < 50 {
+				freezes++
+				continue
+			}
+			for _, m := range members {
+				key := id{m.pid, m.start}
+				switch err := m.signal(unix.SIGKILL); {
+				case err == nil:
+					killed[key] = true
+				case errors.Is(err, unix.EPERM):
+					refused[key] = true
+				}
+			}
+			if len(members) > 0 {
+				quiet = 0
+				return len(refused) == len(members), nil
+			}
+			quiet++
+			if quiet == 2 || c.leaf != nil {
+				return true, nil
+			}
+		}
+	})
+	for key := range refused {
+		r.Unsignalled = append(r.Unsignalled, key.pid)
+	}
+	r.Killed += len(killed)
+	if c.leaf == nil {
+		r.Proof = wire.ProofScan
+		r.Gone = err == nil && len(refused) == 0
+		return
+	}
+	if len(stopped) > 0 {
+		r.Proof = wire.ProofScan
+	}
+	r.Gone = r.Gone && err == nil && len(refused) == 0
+}
+
+var errStillThere = errors.New("members are left")
+
+// poll asks done until it says yes, at most for span and until cancelled is closed.
+// It asks at once, then after 200 µs, then ever more slowly up to step, and once more
+// at the end. An error of done is returned when time is up.
+func poll(cancelled <-chan struct{}, span, step time.Duration, done func() (bool, error)) error {
+	end := time.Now().Add(span)
+	pause := 200 * time.Microsecond
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for last := false; ; {
+		ok, err := done()
+		if ok {
+			return nil
+		}
+		if err == nil {
+			err = errStillThere
+		}
+		left := time.Until(end)
+		if last || left <= 0 {
+			return err
+		}
+		timer.Reset(min(pause, left))
+		pause = min(2*pause, step)
+		select {
+		case <-timer.C:
+		case <-cancelled:
+			last = true
+		}
+	}
+}

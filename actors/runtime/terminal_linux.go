@@ -1,0 +1,96 @@
+package runtime
+
+import (
+	"errors"
+	"os"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal opens a terminal of a size; the master goes into c, the slave is for
+// the child.
+func (c *Child) openTerminal(size Size) (slave int, err error) {
+	master, tty, err := pty.Open()
+	if err != nil {
+		return -1, err
+	}
+	// The master from pty.Open is in blocking mode and would cost a thread per read.
+	// A duplicate is the same terminal without that history.
+	own, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	slave = -1
+	if err == nil {
+		slave, err = unix.FcntlInt(tty.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	err = errors.Join(err, master.Close(), tty.Close())
+	if err == nil {
+		err = setSize(own, size)
+	}
+	if err == nil {
+		err = unix.SetNonblock(own, true)
+	}
+	if err != nil {
+		for _, fd := range []int{own, slave} {
+			if fd >= 0 {
+				_ = unix.Close(fd)
+			}
+		}
+		return -1, err
+	}
+	c.Master = os.NewFile(uintptr(own), "ptmx")
+	return slave, nil
+}
+
+func setSize(fd int, size Size) error {
+	if size.Rows == 0 {
+		size.Rows = defaultSize.Rows
+	}
+	if size.Cols == 0 {
+		size.Cols = defaultSize.Cols
+	}
+	ws := unix.Winsize{Row: size.Rows, Col: size.Cols}
+	return os.NewSyscallError("ioctl", unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &ws))
+}
+
+// Resize sets the size of a terminal by its master. Zero means the defaults.
+func Resize(master *os.File, size Size) error {
+	return control(master, func(fd int) error { return setSize(fd, size) })
+}
+
+// Canonical says whether the terminal is in line mode: input reaches the program by
+// lines, and a line longer than 4,095 bytes is cut by the kernel.
+func Canonical(master *os.File) (bool, error) {
+	t, err := termios(master)
+	if err != nil {
+		return false, err
+	}
+	return t.Lflag&unix.ICANON != 0, nil
+}
+
+// VEOF is the byte that means end of input in line mode, normally 4.
+func VEOF(master *os.File) (byte, error) {
+	t, err := termios(master)
+	if err != nil {
+		return 0, err
+	}
+	return t.Cc[unix.VEOF], nil
+}
+
+// termios of the program's side: on a master the kernel answers for the slave.
+func termios(master *os.File) (t *unix.Termios, err error) {
+	err = control(master, func(fd int) (err error) {
+		t, err = unix.IoctlGetTermios(fd, unix.TCGETS)
+		return os.NewSyscallError("ioctl", err)
+	})
+	return t, err
+}
+
+// control runs f on the descriptor without taking it out of the poller.
+func control(file *os.File, f func(fd int) error) error {
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	return errors.Join(conn.Control(func(fd uintptr) { inner = f(int(fd)) }), inner)
+}
