@@ -82,6 +82,7 @@ func (r Root) workerPermissions(w string) Permissions {
 		Publish: []string{
 			r.join("out", Shard, "*", w, "*"),
 			r.join("event", Shard, "*", w, "*", "*"),
+			r.LivePhase("*", w, "*", "output"), // what is too much for EVENTS
 			r.join("reg", Shard, w, ">"),
 			r.join("audit", Shard, w, ">"),
 			r.join("approval", Shard, w, "*", "*"),

@@ -1,0 +1,69 @@
+package observer
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Bounds that A62 fixes.
+const (
+	// mailbox is how many output and state observations a process may have waiting.
+	mailbox = 32
+	// mergeBytes is the size up to which adjacent chunks become one observation.
+	mergeBytes = 16 << 10
+	// adoptedShift places the numbers of an adopting incarnation above all earlier ones,
+	// and keeps them exact in JSON for two million incarnations.
+	adoptedShift = 32
+)
+
+// Config of a Publisher. The zero value is usable.
+type Config struct {
+	// Coalesce is how long output and state wait for company; default 500 ms.
+	Coalesce time.Duration
+	// Senders is how many goroutines send, 1..64; default 4.
+	Senders int
+	// OutboxBytes bounds the output text waiting over all processes; default 8 MiB.
+	OutboxBytes int
+	// MaxEnded bounds the lifecycle observations of ended processes that wait for the
+	// store; default 10,000. What comes on top is lost, counted and logged.
+	MaxEnded int
+	// StoredBytes is how much output of one process goes to EVENTS; default 64 KiB,
+	// negative for none.
+	StoredBytes int
+	// StoredRate is how many bytes of output a second this worker puts into EVENTS, with
+	// bursts of 256 times that; default 32 KiB.
+	StoredRate int
+	// Attempts bounds how often a lifecycle observation is tried when the store refuses
+	// it (and not merely is away); default 20.
+	Attempts int
+	// Logger gets what is lost; slog.Default when nil.
+	Logger *slog.Logger
+}
+
+func (c *Config) validate() error {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	if c.Coalesce == 0 {
+		c.Coalesce = 500 * time.Millisecond
+	}
+	def(&c.Senders, 4)
+	def(&c.OutboxBytes, 8<<20)
+	def(&c.MaxEnded, 10_000)
+	def(&c.StoredBytes, 64<<10)
+	def(&c.StoredRate, 32<<10)
+	def(&c.Attempts, 20)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Senders < 1 || c.Senders > 64 {
+		return fmt.Errorf("Senders: %d is not in 1..64", c.Senders)
+	}
+	if c.Coalesce < 0 || c.OutboxBytes < 0 || c.MaxEnded < 0 || c.StoredRate < 0 || c.Attempts < 0 {
+		return fmt.Errorf("a negative bound in %+v", *c)
+	}
+	return nil
+}
