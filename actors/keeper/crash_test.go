@@ -1,0 +1,3 @@
+package keeper
+
+func workerMain([]string) int { return 0 }

@@ -1,0 +1,265 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// What follows is called with turn held.
+
+// resume indexes what a worker spliced and died over, and hands the sink what it has
+// not got.
+func (u *pump) resume(sink Sink, next int64) error {
+	u.turn.Lock()
+	defer u.unlock()
+	if u.released {
+		return errReleased
+	}
+	u.sink, u.failed = sink, nil
+	if err := u.recover(); err != nil {
+		return err
+	}
+	s := u.process.slot
+	if next > s.next() {
+		return wire.Errorf(wire.CodeCursorAhead, "chunk %d does not exist; the next one is %d", next, s.next())
+	}
+	u.next = max(next, s.oldest())
+	return u.handOver()
+}
+
+// recover puts bytes into the index that are in the journal beyond it: spliced by a
+// worker that was killed before its commit. The slot says of which stream they are.
+func (u *pump) recover() error {
+	if u.journal == nil {
+		return nil
+	}
+	size, err := u.journal.size()
+	if err != nil {
+		return err
+	}
+	s := u.process.slot
+	stream := wire.Stream(s.word(wordIntent).Load())
+	unknown := stream != wire.Stdout && stream != wire.Stderr
+	if unknown {
+		stream = wire.Stdout
+	}
+	at := time.Now()
+	for end, _ := s.ends(); end < size; end, _ = s.ends() {
+		if s.room() < readEntries {
+			return fmt.Errorf("no room in the index for %d bytes", size-end)
+		}
+		s.index(stream, int(min(size-end, readBytes)), at, unknown)
+	}
+	return nil
+}
+
+// handOver gives the sink what is indexed and not yet given.
+func (u *pump) handOver() error {
+	s := u.process.slot
+	if u.next == s.next() {
+		return nil
+	}
+	if u.journal == nil {
+		return fmt.Errorf("%d chunks are indexed and there is no journal", s.next()-u.next)
+	}
+	buf := u.process.client.buffers.Get().(*[]byte)
+	defer u.process.client.buffers.Put(buf)
+	for u.next < s.next() {
+		first, count, n := s.load(u.next), int64(0), 0
+		for number := u.next; number < s.next(); number++ {
+			length := s.load(number).length
+			if n+length > len(*buf) {
+				break
+			}
+			n += length
+			count++
+		}
+		if count == 0 || n == 0 {
+			return fmt.Errorf("index entry %d is broken", u.next)
+		}
+		data := (*buf)[:n]
+		if err := u.journal.read(data, first.raw); err != nil {
+			return err
+		}
+		for ; count > 0; count-- {
+			e := s.load(u.next)
+			c := Chunk{
+				Number: u.next, Offset: e.raw, Stream: e.stream, Data: data[:e.length:e.length],
+				At: time.Unix(0, e.nanos).UTC(), OrderUnknown: e.orderUnknown,
+			}
+			if err := u.sink.Append(c); err != nil {
+				return fmt.Errorf("chunk %d: %w", u.next, err)
+			}
+			data = data[e.length:]
+			u.next++
+		}
+	}
+	return nil
+}
+
+// readable asks whether there are bytes, before a journal is spent on them. At the end
+// of the stream there are none, and no error.
+func (u *pump) readable(fd int) (bool, error) {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	if u.between != nil {
+		fds = append(fds, unix.PollFd{Fd: int32(u.between[0]), Events: unix.POLLIN})
+	}
+	for {
+		n, err := unix.Poll(fds, 0)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return false, fmt.Errorf("poll output: %w", err)
+		case n == 0:
+			return false, unix.EAGAIN
+		}
+		for _, f := range fds {
+			if f.Revents&unix.POLLIN != 0 {
+				return true, nil
+			}
+		}
+		return false, nil // hung up
+	}
+}
+
+// assignJournal takes a free journal and names it in the slot before its first byte.
+func (u *pump) assignJournal(ctx context.Context) error {
+	j, err := u.process.client.takeJournal(ctx)
+	if err != nil {
+		return err
+	}
+	u.process.slot.word(wordJournal).Store(uint64(j.number) + 1)
+	u.journal = j
+	return nil
+}
+
+// waitRoom waits until index and journal have room for one more read. It keeps turn:
+// the other stream would have to wait for the same room.
+func (u *pump) waitRoom(ctx context.Context) error {
+	s := u.process.slot
+	for {
+		u.trim()
+		end, _ := s.ends()
+		held := end - int64(s.word(wordTrimmed).Load())
+		if s.room() >= readEntries && (held+readBytes <= u.process.info.Backlog || held == 0) {
+			return nil
+		}
+		select {
+		case <-u.trims:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// splice moves bytes of a pipe to the end of the journal.
+func (u *pump) splice(fd int) (int, error) {
+	end, _ := u.process.slot.ends()
+	for {
+		n, err := unix.Splice(fd, nil, u.journal.fd, &end, readBytes, unix.SPLICE_F_NONBLOCK)
+		switch err {
+		case nil:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, unix.EAGAIN
+		default:
+			return 0, fmt.Errorf("splice output: %w", err)
+		}
+	}
+}
+
+// spliceTerminal does the same for a terminal, by way of the pipe between. What an
+// earlier worker left in that pipe comes first.
+func (u *pump) spliceTerminal(fd int) (int, error) {
+	if n, err := u.splice(u.between[0]); n > 0 || (err != nil && err != unix.EAGAIN) {
+		return n, err
+	}
+	for {
+		n, err := unix.Splice(fd, nil, u.between[1], nil, readBytes, unix.SPLICE_F_NONBLOCK)
+		switch {
+		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			return 0, unix.EAGAIN
+		case err == unix.EIO || (err == nil && n == 0):
+			return 0, nil // nobody holds the terminal any more
+		case err != nil:
+			return 0, fmt.Errorf("splice terminal: %w", err)
+		default:
+			return u.splice(u.between[0])
+		}
+	}
+}
+
+// trim does what Trim was called for.
+func (u *pump) trim() {
+	if u.released {
+		return
+	}
+	s := u.process.slot
+	end, _ := s.ends()
+	from := int64(s.word(wordTrimmed).Load())
+	to := min(u.wanted.Load(), end)
+	if to <= from {
+		return
+	}
+	s.forget(to)
+	if lo, hi := from&^(punchBytes-1), to&^(punchBytes-1); lo < hi && u.journal != nil {
+		if err := u.journal.punch(lo, hi); err != nil {
+			u.fail(err)
+		}
+	}
+	s.word(wordTrimmed).Store(uint64(to))
+}
+
+// unlock gives turn up. A Trim that came too late for trim and too early for the lock
+// is served here.
+func (u *pump) unlock() {
+	for {
+		u.trim()
+		seen := u.wanted.Load()
+		u.turn.Unlock()
+		if u.wanted.Load() == seen || !u.turn.TryLock() {
+			return
+		}
+	}
+}
+
+// giveJournal returns the journal and lets go of the slot, for ever. The slot lets go
+// of the journal first: one that no slot names is dropped when a worker attaches.
+func (u *pump) giveJournal() {
+	u.turn.Lock()
+	defer u.turn.Unlock()
+	u.released = true
+	if u.journal == nil {
+		return
+	}
+	u.process.slot.word(wordJournal).Store(0)
+	u.process.client.returnJournal(u.journal)
+	u.journal = nil
+}
+
+// closeFiles closes what this side has open. No pump runs.
+func (u *pump) closeFiles() {
+	u.turn.Lock()
+	defer u.turn.Unlock()
+	u.released = true
+	for _, f := range []interface{ Close() error }{u.stdout, u.stderr, u.master} {
+		_ = f.Close() // nil or closed before: an error that says so
+	}
+	if u.between != nil {
+		_ = unix.Close(u.between[0])
+		_ = unix.Close(u.between[1])
+		u.between = nil
+	}
+	if u.journal != nil {
+		u.journal.close()
+		u.journal = nil
+	}
+}
