@@ -25,7 +25,9 @@ type Publisher struct {
 	mu      sync.Mutex
 	work    *sync.Cond // ready or stopped changed
 	ready   []*Feed    // guarded by mu; each feed at most once
-	waiting []wait     // guarded by mu; ordered by due
+	linger  *time.Timer
+	lingers bool   // guarded by mu; the linger timer runs
+	waiting []wait // guarded by mu; ordered by due
 	timer   *time.Timer
 	ended   int // guarded by mu; lifecycle observations of ended processes not yet sent
 	stats   Stats
@@ -68,6 +70,8 @@ func New(conn *bus.Conn, worker string, incarnation uint64, cfg Config) (*Publis
 	p.work = sync.NewCond(&p.mu)
 	p.timer = time.AfterFunc(time.Hour, p.tick)
 	p.timer.Stop()
+	p.linger = time.AfterFunc(time.Hour, p.travel)
+	p.linger.Stop()
 	for range cfg.Senders {
 		p.senders.Go(func() { p.send(ctx) }) // ends when stopped; Close waits
 	}
@@ -106,6 +110,7 @@ func (p *Publisher) Close(ctx context.Context) error {
 	}
 	p.waiting = nil
 	p.settle()
+	p.work.Broadcast()
 	p.mu.Unlock()
 
 	select {
@@ -116,6 +121,7 @@ func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.stopped = true
 	p.timer.Stop()
+	p.linger.Stop()
 	p.work.Broadcast()
 	p.mu.Unlock()
 	p.senders.Wait()
@@ -183,9 +189,24 @@ func (p *Publisher) flushFull(f *Feed) {
 	}
 }
 
+// enqueue makes f ready, to be sent after Linger or when enough are; p.mu is held.
 func (p *Publisher) enqueue(f *Feed) {
 	f.phase = ready
 	p.ready = append(p.ready, f)
+	switch {
+	case p.closed || len(p.ready) >= roundFeeds:
+		p.work.Signal()
+	case !p.lingers:
+		p.lingers = true
+		p.linger.Reset(p.cfg.Linger)
+	}
+}
+
+// travel sends those who lingered.
+func (p *Publisher) travel() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lingers = false
 	p.work.Signal()
 }
 
@@ -252,25 +273,35 @@ func (p *Publisher) release(e *entry) {
 	p.settle()
 }
 
-// take waits for a feed with work and returns its box. The caller gives it back with
-// done. ok is false when the publisher has stopped.
-func (p *Publisher) take() (f *Feed, box []*entry, ok bool) {
+// job is the box of a feed in the hands of a sender.
+type job struct {
+	f   *Feed
+	box []*entry
+}
+
+// take waits for feeds with work and returns their boxes. The caller gives each back
+// with done. There are none when the publisher has stopped.
+func (p *Publisher) take(round []job) []job {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.ready) == 0 && !p.stopped {
+	for !p.stopped && (len(p.ready) == 0 || p.lingers && !p.closed && len(p.ready) < roundFeeds) {
 		p.work.Wait()
 	}
 	if p.stopped {
-		return nil, nil, false
+		return nil
 	}
-	f = p.ready[0]
-	p.ready[0] = nil
-	if p.ready = p.ready[1:]; len(p.ready) == 0 {
+	n := min(len(p.ready), roundFeeds)
+	for _, f := range p.ready[:n] {
+		round = append(round, job{f, f.box})
+		f.box, f.held, f.phase, f.flushed = nil, 0, sending, time.Now()
+	}
+	clear(p.ready[:n])
+	if p.ready = p.ready[n:]; len(p.ready) == 0 {
 		p.ready = nil
+	} else {
+		p.work.Signal() // another sender may take them
 	}
-	box = f.box
-	f.box, f.held, f.phase, f.flushed = nil, 0, sending, time.Now()
-	return f, box, true
+	return round
 }
 
 // done gives a feed back after its box was sent.

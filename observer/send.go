@@ -24,55 +24,134 @@ func eventID(process string, seq uint64) string {
 	return process + ":" + strconv.FormatUint(seq, 10)
 }
 
-// send is one sender: it takes the box of a feed, sends it in order, and only then
-// takes another, so that started is stored before finished is sent. It returns when
-// the publisher stops.
+// send is one sender: it takes the boxes of some feeds and sends each in order, one
+// observation of a process at a time: started is stored before finished is sent, and
+// those of different processes travel together. It returns when the publisher stops.
 func (p *Publisher) send(ctx context.Context) {
-	retry := time.NewTimer(time.Hour)
-	retry.Stop()
-	defer retry.Stop()
+	s := sender{p: p, retry: time.NewTimer(time.Hour)}
+	s.retry.Stop()
+	defer s.retry.Stop()
+	var round []job
 	for {
-		f, box, ok := p.take()
-		if !ok {
+		if round = p.take(round[:0]); len(round) == 0 {
 			return
 		}
-		for _, e := range box {
-			p.account(f, e, p.sendOne(ctx, f, e, retry))
+		for s.wave(ctx, round) {
 		}
-		p.done(f)
+		clear(round)
 	}
 }
 
-func (p *Publisher) sendOne(ctx context.Context, f *Feed, e *entry, retry *time.Timer) outcome {
+type sender struct {
+	p      *Publisher
+	flying []flight
+	retry  *time.Timer
+}
+
+// flight is an observation that is on its way to EVENTS.
+type flight struct {
+	f    *Feed
+	e    *entry
+	ev   *wire.Event
+	data []byte
+	sent *bus.Pending // nil: it could not be sent
+	err  error
+}
+
+// wave sends the next observation of each job and waits for the answers. It reports
+// whether any is left.
+func (s *sender) wave(ctx context.Context, round []job) bool {
+	for i := range round {
+		j := &round[i]
+		for len(j.box) > 0 && !s.launch(ctx, j.f, j.box[0]) {
+			j.box = j.box[1:] // live only: nothing to wait for
+		}
+	}
+	if len(s.flying) > 0 {
+		s.land(ctx)
+	}
+	left := false
+	for i := range round {
+		j := &round[i]
+		if j.f == nil {
+			continue
+		}
+		if len(j.box) > 0 {
+			j.box = j.box[1:]
+		}
+		if len(j.box) == 0 {
+			s.p.done(j.f)
+			j.f = nil
+			continue
+		}
+		left = true
+	}
+	return left
+}
+
+// launch sends e. It reports whether an answer is to be waited for.
+func (s *sender) launch(ctx context.Context, f *Feed, e *entry) bool {
+	p := s.p
 	ev := f.event(e)
 	data, err := wire.Marshal(subjects.TypeJSON, ev)
 	if err != nil {
 		p.log.Error("observation not encoded", "process", f.meta.Process, "phase", string(e.phase), "err", err)
-		if e.lifecycle() {
-			return lost
+		p.account(f, e, failed(e))
+		return false
+	}
+	r := p.conn.Root()
+	if e.phase == wire.PhaseOutput && !p.storesOutput(f, len(data)) {
+		o := sent
+		if err := p.conn.Publish(r.LivePhase(f.meta.Tenant, p.worker, f.meta.Process, string(e.phase)), header(ev), data); err != nil {
+			o = dropped
 		}
-		return dropped
+		p.account(f, e, o)
+		return false
 	}
-	if e.lifecycle() {
-		return p.store(ctx, f, ev, data, retry)
-	}
-	return p.watch(ctx, f, e, ev, data)
+	fl := flight{f: f, e: e, ev: ev, data: data}
+	fl.sent, fl.err = p.conn.AppendAsync(ctx, r.Event(f.meta.Tenant, p.worker, f.meta.Process, string(e.phase)), header(ev), data, expect(e))
+	s.flying = append(s.flying, fl)
+	return true
 }
 
-// watch sends an observation that may be lost: once, without a retry (A62).
-func (p *Publisher) watch(ctx context.Context, f *Feed, e *entry, ev *wire.Event, data []byte) outcome {
-	r := p.conn.Root()
-	var err error
-	if e.phase == wire.PhaseOutput && !p.storesOutput(f, len(data)) {
-		err = p.conn.Publish(r.LivePhase(f.meta.Tenant, p.worker, f.meta.Process, string(e.phase)), header(ev), data)
-	} else {
-		_, err = p.conn.Append(ctx, r.Event(f.meta.Tenant, p.worker, f.meta.Process, string(e.phase)), header(ev), data, bus.ExpectAny())
+func expect(e *entry) bus.Expect {
+	if e.lifecycle() {
+		return bus.ExpectLast(0)
 	}
-	if err != nil {
-		p.log.Debug("observation dropped", "process", f.meta.Process, "event", ev.EventID, "err", err)
-		return dropped
+	return bus.ExpectAny()
+}
+
+// failed is the outcome of an observation that cannot be sent at all.
+func failed(e *entry) outcome {
+	if e.lifecycle() {
+		return lost
 	}
-	return sent
+	return dropped
+}
+
+// land waits for what flies. What may be lost is sent once (A62); a lifecycle
+// observation that did not arrive is tried again when all others have their answers.
+func (s *sender) land(ctx context.Context) {
+	again := s.flying[:0]
+	for _, fl := range s.flying {
+		if fl.sent != nil {
+			_, fl.err = fl.sent.Wait(ctx)
+		}
+		switch {
+		case fl.err == nil:
+			s.p.account(fl.f, fl.e, sent)
+		case fl.e.lifecycle():
+			again = append(again, fl)
+		default:
+			s.p.log.Debug("observation dropped", "event", fl.ev.EventID, "err", fl.err)
+			s.p.account(fl.f, fl.e, dropped)
+		}
+	}
+	for _, fl := range again {
+		s.p.account(fl.f, fl.e, s.p.store(ctx, fl.f, fl.ev, fl.data, fl.err, s.retry))
+	}
+	clear(s.flying)
+	s.flying = s.flying[:0]
 }
 
 // storesOutput charges n bytes to the shares of output in EVENTS, if they fit both.
@@ -84,13 +163,13 @@ func (p *Publisher) storesOutput(f *Feed, n int) bool {
 	return true
 }
 
-// store writes a lifecycle observation: at most once, whoever writes. While the store
-// is away it tries again for ever; what the store refuses, Config.Attempts times.
-func (p *Publisher) store(ctx context.Context, f *Feed, ev *wire.Event, data []byte, retry *time.Timer) outcome {
+// store writes a lifecycle observation that failed with err: at most once, whoever
+// writes. While the store is away it tries again for ever; what the store refuses,
+// Config.Attempts times.
+func (p *Publisher) store(ctx context.Context, f *Feed, ev *wire.Event, data []byte, err error, retry *time.Timer) outcome {
 	subject := p.conn.Root().Event(f.meta.Tenant, p.worker, f.meta.Process, string(ev.Phase))
 	pause := firstPause
 	for refused := 0; ; {
-		_, err := p.conn.Append(ctx, subject, header(ev), data, bus.ExpectLast(0))
 		switch {
 		case err == nil:
 			return sent
@@ -119,6 +198,7 @@ func (p *Publisher) store(ctx context.Context, f *Feed, ev *wire.Event, data []b
 		case <-ctx.Done():
 			return unsent
 		}
+		_, err = p.conn.Append(ctx, subject, header(ev), data, bus.ExpectLast(0))
 	}
 }
 
@@ -162,7 +242,8 @@ func (p *Publisher) resolve(ctx context.Context, f *Feed, ev *wire.Event, retry 
 		p.log.Error("observation not encoded", "event", ev.EventID, "err", err)
 		return lost
 	}
-	return p.store(ctx, f, ev, data, retry)
+	_, err = p.conn.Append(ctx, p.conn.Root().Event(f.meta.Tenant, p.worker, f.meta.Process, string(ev.Phase)), header(ev), data, bus.ExpectLast(0))
+	return p.store(ctx, f, ev, data, err, retry)
 }
 
 // header holds the attributes of CloudEvents 1.0 in binary mode.
