@@ -147,7 +147,7 @@ func Start(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
 	if cfg.UnixSocket != "" {
-		if s.unix, err = listenUnix(cfg.UnixSocket, cfg.MaxUnix, s.Dial(), s.log); err != nil {
+		if s.unix, err = listenUnix(cfg.UnixSocket, cfg.MaxUnix, s.dial, s.log); err != nil {
 			s.stop()
 			dir.close()
 			return nil, fmt.Errorf("embedded: %w", err)
@@ -237,14 +237,23 @@ func (s *Server) Close() {
 // Dial returns a dialer of in-process connections. It goes on working after a Restart.
 func (s *Server) Dial() func() (net.Conn, error) {
 	return func() (net.Conn, error) {
-		s.mu.Lock()
-		srv := s.srv
-		s.mu.Unlock()
-		if srv == nil {
-			return nil, fmt.Errorf("in-process connection: %w", net.ErrClosed)
+		conn, err := s.dial()
+		if err != nil {
+			return nil, err
 		}
-		return srv.InProcessConn()
+		return &greeting{Conn: conn}, nil
 	}
+}
+
+// dial makes a connection to the server that runs now.
+func (s *Server) dial() (net.Conn, error) {
+	s.mu.Lock()
+	srv := s.srv
+	s.mu.Unlock()
+	if srv == nil {
+		return nil, fmt.Errorf("in-process connection: %w", net.ErrClosed)
+	}
+	return srv.InProcessConn()
 }
 
 // URL for TCP clients; empty without a listener.

@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -204,12 +205,15 @@ func TestWrongPassword(t *testing.T) {
 		{"not a name", "worker.*", second(s.Credentials(subjects.RoleWorker, "*"))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			c, err := bus.Connect(ctx, bus.Config{User: tt.user, Password: tt.password, Dial: s.Dial(), Logger: quiet()})
 			if err == nil {
 				c.Close()
 				t.Fatal("connected")
+			}
+			if !strings.Contains(err.Error(), "Authorization Violation") || ctx.Err() != nil {
+				t.Errorf("not refused at once: %v", err)
 			}
 		})
 	}
