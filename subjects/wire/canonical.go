@@ -34,7 +34,7 @@ type ScriptHash struct {
 // whenever they are set, for their zero means something: tty (a terminal of the
 // default size) and umask. Elements of lists are never left out.
 func (c *Command) Canonical() []byte {
-	return appendCanonical(nil, reflect.ValueOf(c).Elem(), shapeOf(reflect.TypeFor[Command]()))
+	return appendCanonical(nil, reflect.ValueOf(c).Elem(), shapeOf(commandType))
 }
 
 // RequestHash identifies what a caller asked for: "v1:" and the hex SHA-256 over
@@ -61,7 +61,7 @@ func CallDigest(resolved *Command, worker string, scripts []ScriptHash) string {
 		return strings.Compare(a.SHA256, b.SHA256)
 	})
 	c := call{resolved, worker, slices.Compact(scripts)}
-	return digest(callDomain, appendCanonical(nil, reflect.ValueOf(&c).Elem(), shapeOf(reflect.TypeFor[call]())))
+	return digest(callDomain, appendCanonical(nil, reflect.ValueOf(&c).Elem(), shapeOf(callType)))
 }
 
 func digest(domain string, b []byte) string {
@@ -70,6 +70,11 @@ func digest(domain string, b []byte) string {
 	h.Write(b)
 	return digestVersion + hex.EncodeToString(h.Sum(nil))
 }
+
+var (
+	commandType = reflect.TypeFor[Command]()
+	callType    = reflect.TypeFor[call]()
+)
 
 // keptZero are the fields whose zero is not their absence.
 func keptZero(name string) bool { return name == "tty" || name == "umask" }
@@ -107,11 +112,10 @@ func appendCanonical(b []byte, v reflect.Value, s *shape) []byte {
 }
 
 func appendStruct(b []byte, v reflect.Value, s *shape) []byte {
-	order := slices.Clone(s.fields)
-	slices.SortFunc(order, func(a, b field) int { return strings.Compare(a.name, b.name) })
 	b = append(b, '{')
 	first := true
-	for _, f := range order {
+	for _, i := range s.sorted {
+		f := s.fields[i]
 		fv := v.FieldByIndex(f.path)
 		if isEmpty(fv, f.shape) && (!keptZero(f.name) || fv.IsNil()) {
 			continue

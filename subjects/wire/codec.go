@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -116,14 +117,18 @@ func isJSON(contentType string) (bool, error) {
 		quote(contentType), subjects.TypeMsgpack, subjects.TypeJSON)
 }
 
-// AsError gives the error that a caller may see: the *[Error] in err's chain, or
-// internal without a word of what happened. Nil stays nil.
+// AsError gives the error that a caller may see: the *[Error] in err's chain,
+// deadline_exceeded for an expired context, or internal without a word of what
+// happened. Nil stays nil.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &Error{Code: CodeDeadlineExceeded, Message: "the time that the request allowed is up"}
 	}
 	return &Error{Code: CodeInternal, Message: "an internal fault of the supervisor; its log says more"}
 }

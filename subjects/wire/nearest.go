@@ -15,7 +15,7 @@ func Nearest(s string, names []string) string {
 		p := plain(n)
 		d := distance(s, p)
 		if len(s) >= 3 && len(p) >= 3 && (strings.HasPrefix(p, s) || strings.HasPrefix(s, p)) {
-			d = min(d, 1)
+			d = 0
 		}
 		if d < least {
 			best, least = n, d

@@ -3,7 +3,9 @@ package wire
 import (
 	"encoding"
 	"encoding/json"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -58,6 +60,7 @@ type shape struct {
 	elem   *shape         // of a list or map
 	fields []field        // of a struct, embedded ones inlined
 	index  map[string]int // name to place in fields
+	sorted []int          // places in the order of names
 	times  bool           // a time is somewhere inside
 }
 
@@ -81,8 +84,8 @@ func shapeOf(t reflect.Type) *shape {
 }
 
 var (
-	timeType   = reflect.TypeFor[time.Time]()
-	opaqueKins = []reflect.Type{
+	timeType    = reflect.TypeFor[time.Time]()
+	opaqueTypes = []reflect.Type{
 		reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
 		reflect.TypeFor[msgpack.CustomDecoder](), reflect.TypeFor[msgpack.Unmarshaler](),
 	}
@@ -101,7 +104,7 @@ func newShape(t reflect.Type, open map[reflect.Type]*shape) *shape {
 		s.kind, s.times = kindTime, true
 		return s
 	}
-	for _, o := range opaqueKins {
+	for _, o := range opaqueTypes {
 		if reflect.PointerTo(t).Implements(o) {
 			return s // it decodes itself; form is all we can check
 		}
@@ -130,6 +133,9 @@ func newShape(t reflect.Type, open map[reflect.Type]*shape) *shape {
 	case reflect.Struct:
 		s.kind, s.index = kindStruct, map[string]int{}
 		s.addFields(t, nil, open)
+		for _, name := range slices.Sorted(maps.Keys(s.index)) {
+			s.sorted = append(s.sorted, s.index[name])
+		}
 	}
 	return s
 }

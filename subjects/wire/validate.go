@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,22 +156,12 @@ func (c *checks) labels(name string, m map[string]string) {
 		c.fail(name, "%d labels; at most %d", len(m), MaxLabels)
 		return
 	}
-	for _, k := range slices.Sorted(keys(m)) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		if k == "" {
 			c.fail(name, "a key is empty")
 		}
 		c.text(name+"."+clip(k), k, MaxLabelKey)
 		c.text(name+"."+clip(k), m[k], MaxLabelValue)
-	}
-}
-
-func keys(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
 	}
 }
 
@@ -202,11 +193,12 @@ func (c *checks) limit(name string, v, low, high int64) {
 	}
 	hint := ""
 	for _, unit := range []struct {
-		per  int64
-		name string
-	}{{1_000_000, "nanoseconds"}, {1_000, "microseconds"}} {
-		if v%unit.per == 0 && v/unit.per <= high {
-			hint = fmt.Sprintf("; the unit is milliseconds, and this looks like %s: did you mean %d?", unit.name, v/unit.per)
+		per   int64
+		least int64 // below a second, nanoseconds are less likely than microseconds
+		name  string
+	}{{1_000_000, 1_000, "nanoseconds"}, {1_000, 1, "microseconds"}} {
+		if n := v / unit.per; v%unit.per == 0 && n >= unit.least && n <= high {
+			hint = fmt.Sprintf("; the unit is milliseconds, and this looks like %s: did you mean %d?", unit.name, n)
 			break
 		}
 	}
