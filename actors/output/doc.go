@@ -1,0 +1,41 @@
+// Package output is the append log of one process: what it wrote, in the order it
+// was read, kept within bounds, and read as often as anyone likes.
+//
+// Chunks arrive numbered. The log assigns neither numbers nor offsets, so that the
+// worker that comes after a crash builds the same log again: first from the spool
+// files on disk, then from the chunks the journal still holds. It never reads a
+// process, never waits for a reader, and never loses count: total = kept + dropped,
+// exactly.
+//
+// # Storage
+//
+// There is one format, the record (a fixed header and at most 4,096 bytes), and one
+// unit of movement, the block (records back to back, at most 64 KiB). New records
+// fill the newest block in memory; blocks older than the window go to the spool by
+// one write each and keep their bytes, so a reader walks memory and disk alike.
+// A process whose output fits the window touches no disk until [Log.Flush].
+//
+// The spool is a directory of segment files. The first ones hold the head of the
+// output and stay; the others are a ring, whose oldest is overwritten. Beyond the
+// budget the middle goes first, whole segments at a time. Nothing is synced: a
+// killed worker loses nothing, since the page cache has it; a power cut may lose
+// what the kernel had not written, which recovery then reports as a gap.
+//
+// # Views
+//
+// Text of a chunk needs to know what the chunks before it left open: part of a
+// character, part of an escape sequence, a carriage return. That state (7 bytes) is
+// in the record, so any retained chunk is rendered by itself, and twice the same.
+// A character belongs to the chunk in which it completes. Redraws (a carriage
+// return, then the line again) collapse only inside a chunk in a [wire.Page], and
+// over the whole text in [Log.Render].
+//
+// # Concurrency
+//
+// A Log is safe for use by several goroutines; Append is called by one at a time.
+// A mutex guards all state. It is held for copies of at most a block, and never
+// over disk I/O: blocks go to disk in the goroutine that appends (or flushes),
+// without the mutex, and readers open segment files themselves. So a slow disk
+// slows Append, and a slow reader slows nobody. OnTrim is called by the goroutine
+// that appends, flushes or removes; never concurrently, and never under the mutex.
+package output

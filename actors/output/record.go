@@ -1,0 +1,160 @@
+package output
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"time"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// MaxChunk is the most bytes one chunk may hold.
+const MaxChunk = 4096
+
+// A record is a header of 64 bytes and the data, all little-endian:
+//
+//	 0 magic u32            40 data length u16
+//	 4 crc32c u32 of the    42 source length u16
+//	   rest and the data    44 stream u8, flags u8
+//	 8 number               46 decoder state before the data: carry [3]u8,
+//	16 raw offset              carry length, escape state, CR u8, argument u16
+//	24 stdout offset        52 lines of stdout before the data u32 (saturating)
+//	32 time, unix ns        56 lines of stderr u32, 60 zero u32
+const (
+	headerLen  = 64
+	recordMax  = headerLen + MaxChunk
+	magic      = 0x314f504c // "LPO1": format 1
+	flagNoRank = 1          // the order against the other stream is unknown
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// record is a decoded header and the data it heads. Data points into the buffer it
+// was decoded from.
+type record struct {
+	number int64
+	raw    int64 // offset over all streams
+	stdout int64 // bytes of stdout before this record
+	nanos  int64
+	source int // bytes of the process this record stands for
+	stream wire.Stream
+	flags  uint8
+	state  state // of the stream, before data
+	lines  [2]uint32
+	data   []byte
+}
+
+func (r *record) size() int     { return headerLen + len(r.data) }
+func (r *record) end() int64    { return r.raw + int64(r.source) }
+func (r *record) at() time.Time { return time.Unix(0, r.nanos).UTC() }
+
+// pos is the offset of the record in its own stream.
+func (r *record) pos() int64 {
+	if r.stream == wire.Stdout {
+		return r.stdout
+	}
+	return r.raw - r.stdout
+}
+
+// stdoutEnd is the count of stdout bytes up to the end of the record.
+func (r *record) stdoutEnd() int64 {
+	if r.stream == wire.Stdout {
+		return r.stdout + int64(r.source)
+	}
+	return r.stdout
+}
+
+// appendRecord encodes r at the end of buf; the checksum is left to seal.
+func appendRecord(buf []byte, r *record) []byte {
+	n := len(buf)
+	buf = buf[:n+headerLen]
+	h := buf[n:]
+	le := binary.LittleEndian
+	le.PutUint32(h, magic)
+	le.PutUint32(h[4:], 0)
+	le.PutUint64(h[8:], uint64(r.number))
+	le.PutUint64(h[16:], uint64(r.raw))
+	le.PutUint64(h[24:], uint64(r.stdout))
+	le.PutUint64(h[32:], uint64(r.nanos))
+	le.PutUint16(h[40:], uint16(len(r.data)))
+	le.PutUint16(h[42:], uint16(r.source))
+	h[44] = uint8(r.stream)
+	h[45] = r.flags
+	r.state.encode(h[46:])
+	le.PutUint32(h[52:], r.lines[0])
+	le.PutUint32(h[56:], r.lines[1])
+	le.PutUint32(h[60:], 0)
+	return append(buf, r.data...)
+}
+
+// decode reads the record at the start of b without its checksum. It reports false
+// for what cannot be a record.
+func decode(b []byte, r *record) bool {
+	if len(b) < headerLen {
+		return false
+	}
+	le := binary.LittleEndian
+	n := int(le.Uint16(b[40:]))
+	if le.Uint32(b) != magic || n > MaxChunk || len(b) < headerLen+n {
+		return false
+	}
+	r.number = int64(le.Uint64(b[8:]))
+	r.raw = int64(le.Uint64(b[16:]))
+	r.stdout = int64(le.Uint64(b[24:]))
+	r.nanos = int64(le.Uint64(b[32:]))
+	r.source = int(le.Uint16(b[42:]))
+	r.stream = wire.Stream(b[44])
+	r.flags = b[45]
+	r.state = decodeState(b[46:])
+	r.lines = [2]uint32{le.Uint32(b[52:]), le.Uint32(b[56:])}
+	r.data = b[headerLen : headerLen+n : headerLen+n]
+	return r.number >= 0 && r.raw >= 0 && r.stdout >= 0 && r.stdout <= r.raw &&
+		r.source > 0 && (r.stream == wire.Stdout || r.stream == wire.Stderr)
+}
+
+func checksum(rec []byte) uint32 { return crc32.Checksum(rec[8:], castagnoli) }
+
+// seal writes the checksums of the records in b.
+func seal(b []byte) {
+	le := binary.LittleEndian
+	for len(b) >= headerLen {
+		n := headerLen + int(le.Uint16(b[40:]))
+		le.PutUint32(b[4:], checksum(b[:n]))
+		b = b[n:]
+	}
+}
+
+// verify decodes the record at the start of b and checks its checksum.
+func verify(b []byte, r *record) bool {
+	return decode(b, r) && binary.LittleEndian.Uint32(b[4:]) == checksum(b[:r.size()])
+}
+
+// run is a contiguous sequence of records: in a segment file, or in a block.
+type run struct {
+	first, next int64 // numbers, next exclusive
+	raw, rawEnd int64
+	stdout      int64 // stdout bytes before it
+	stdoutEnd   int64 // and up to its end
+	pos, size   int64 // in the file
+}
+
+func (u *run) add(r *record, pos int64) {
+	if u.next == u.first {
+		u.first, u.raw, u.stdout, u.pos = r.number, r.raw, r.stdout, pos
+	}
+	u.next, u.rawEnd, u.stdoutEnd = r.number+1, r.end(), r.stdoutEnd()
+	u.size = pos + int64(r.size()) - u.pos
+}
+
+func (u *run) bytes() int64 { return u.rawEnd - u.raw }
+
+// holds reports whether u has bytes of a stream; 0 means any.
+func (u *run) holds(stream wire.Stream) bool {
+	switch stream {
+	case wire.Stdout:
+		return u.stdoutEnd > u.stdout
+	case wire.Stderr:
+		return u.bytes() > u.stdoutEnd-u.stdout
+	}
+	return true
+}
