@@ -1,3 +1,434 @@
 package keeper
 
-func workerMain([]string) int { return 0 }
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc64"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// workerMain plays a worker: attach, spawn if there is nothing to adopt, pump into
+// files, note the exit, release. Whatever it has written survives kill -9, and the
+// next one goes on from there.
+//
+//	worker DIR E OUT pipe|tty BYTES
+func workerMain(args []string) int {
+	if err := work(args); err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		return 1
+	}
+	return 0
+}
+
+func work(args []string) error {
+	ctx := context.Background()
+	dir, out := args[0], args[2]
+	e, err := strconv.ParseUint(args[1], 10, 64)
+	if err != nil {
+		return err
+	}
+	c, err := Dial(ctx, dir)
+	if err != nil {
+		return err
+	}
+	news := make(chan struct{}, 4)
+	adopted, err := c.Attach(ctx, e, func(Event) {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	var p *Process
+	if len(adopted) > 0 {
+		p = adopted[0]
+		if string(p.Meta()) != "meta" {
+			return fmt.Errorf("meta %q", p.Meta())
+		}
+	} else {
+		exe, _ := os.Executable()
+		s := Spawn{Process: "p", Path: exe, Argv: []string{exe, "produce", args[3], args[4]}, Env: testEnv, Meta: []byte("meta")}
+		if args[3] == "tty" {
+			s.TTY = &wire.WindowSize{Rows: 24, Cols: 80}
+		}
+		if p, err = c.Spawn(ctx, s); err != nil {
+			return err
+		}
+	}
+	sink, err := openFileSink(out, p)
+	if err != nil {
+		return err
+	}
+	// Some chunks again, to compare them with what they were.
+	if err := p.Pump(ctx, sink, max(0, sink.count-100)); err != nil {
+		return err
+	}
+	for p.Exited() == nil {
+		<-news
+	}
+	x := p.Exited()
+	if err := os.WriteFile(filepath.Join(out, "exit"), fmt.Appendf(nil, "%d %s gone=%v", x.Code, x.Cause, x.Gone), 0o600); err != nil {
+		return err
+	}
+	_ = p.Release(ctx)
+	return c.Close()
+}
+
+// fileSink writes chunks to a data file, at their offset, and then a line of fixed
+// length about each to an index file.
+type fileSink struct {
+	process     *Process
+	data, index *os.File
+	count       int64 // whole lines in index
+}
+
+const lineBytes = 4 * 8
+
+var crcTable = crc64.MakeTable(crc64.ECMA)
+
+func openFileSink(dir string, p *Process) (*fileSink, error) {
+	data, err := os.OpenFile(filepath.Join(dir, "data"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	index, err := os.OpenFile(filepath.Join(dir, "index"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	st, err := index.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return &fileSink{process: p, data: data, index: index, count: st.Size() / lineBytes}, nil
+}
+
+func (s *fileSink) line(c Chunk) []byte {
+	b := binary.BigEndian.AppendUint64(nil, uint64(c.Offset))
+	b = binary.BigEndian.AppendUint64(b, uint64(len(c.Data))|uint64(c.Stream)<<32)
+	b = binary.BigEndian.AppendUint64(b, uint64(c.At.UnixNano()))
+	return binary.BigEndian.AppendUint64(b, crc64.Checksum(c.Data, crcTable))
+}
+
+func (s *fileSink) Append(c Chunk) error {
+	line := s.line(c)
+	if c.Number < s.count {
+		was := make([]byte, lineBytes)
+		if _, err := s.index.ReadAt(was, c.Number*lineBytes); err != nil {
+			return err
+		}
+		if !bytes.Equal(was, line) {
+			return fmt.Errorf("chunk %d has changed: %x, was %x", c.Number, line, was)
+		}
+		return nil
+	}
+	if c.Number > s.count {
+		return fmt.Errorf("chunk %d comes after %d chunks", c.Number, s.count)
+	}
+	if c.OrderUnknown {
+		return fmt.Errorf("chunk %d: order unknown", c.Number)
+	}
+	if _, err := s.data.WriteAt(c.Data, c.Offset); err != nil {
+		return err
+	}
+	if _, err := s.index.WriteAt(line, c.Number*lineBytes); err != nil {
+		return err
+	}
+	s.count++
+	if c.Number%64 == 0 {
+		s.process.Trim(max(0, c.Offset-1<<20))
+	}
+	return nil
+}
+
+// produce writes n bytes, alternating between stdout and stderr in runs of random
+// length, each stream a count of its own; on a terminal, lines of text.
+func produce(kind string, n int64) error {
+	if kind == "tty" {
+		w := bufio.NewWriterSize(os.Stdout, 4096)
+		for i := int64(0); i < n; i += 16 {
+			fmt.Fprintf(w, "%014d\n", i/16)
+		}
+		return w.Flush()
+	}
+	count := [2]uint64{}
+	buf := make([]byte, 0, 64<<10)
+	for n > 0 {
+		which := rand.IntN(2)
+		size := min(n, 8*(1+rand.Int64N(8000)))
+		buf = buf[:0]
+		for i := int64(0); i < size; i += 8 {
+			buf = binary.BigEndian.AppendUint64(buf, count[which])
+			count[which]++
+		}
+		if _, err := [2]*os.File{os.Stdout, os.Stderr}[which].Write(buf); err != nil {
+			return err
+		}
+		n -= size
+	}
+	return nil
+}
+
+// killWorkers runs workers over one process, killing 25 of them, and gives the
+// directory with what they wrote.
+func killWorkers(t *testing.T, kind string, total int64) string {
+	t.Helper()
+	dir, out := startKeeper(t, time.Minute), t.TempDir()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kills := 0
+	for e := 1; ; e++ {
+		w := exec.Command(exe, "worker", dir, strconv.Itoa(e), out, kind, strconv.FormatInt(total, 10))
+		w.Stderr = os.Stderr
+		if err := w.Start(); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- w.Wait() }()
+		began, step := written(out), rand.Int64N(total/28)
+		for killed := false; !killed; {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatalf("worker %d: %v", e, err)
+				}
+				if kills < 25 {
+					t.Errorf("only %d kills before the end", kills)
+				}
+				return out
+			case <-time.After(500 * time.Microsecond):
+				if kills < 25 && written(out) > began+step {
+					_ = w.Process.Kill()
+					<-done
+					kills++
+					killed = true
+				}
+			}
+		}
+	}
+}
+
+// written is how far the data file has come.
+func written(out string) int64 {
+	st, err := os.Stat(filepath.Join(out, "data"))
+	if err != nil {
+		return -1
+	}
+	return st.Size()
+}
+
+// each calls f for every chunk in the files, checking numbers, offsets and sums.
+func each(t *testing.T, out string, f func(stream wire.Stream, data []byte)) (total int64) {
+	t.Helper()
+	data, err := os.Open(filepath.Join(out, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Close()
+	index, err := os.ReadFile(filepath.Join(out, "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < len(index); n += lineBytes {
+		line := index[n : n+lineBytes]
+		offset, about := int64(binary.BigEndian.Uint64(line)), binary.BigEndian.Uint64(line[8:])
+		if offset != total {
+			t.Fatalf("chunk %d is at %d, not %d", n/lineBytes, offset, total)
+		}
+		b := make([]byte, uint32(about))
+		if _, err := io.ReadFull(data, b); err != nil {
+			t.Fatal(err)
+		}
+		if crc64.Checksum(b, crcTable) != binary.BigEndian.Uint64(line[24:]) {
+			t.Fatalf("chunk %d: other bytes than its sum says", n/lineBytes)
+		}
+		total += int64(len(b))
+		f(wire.Stream(about>>32), b)
+	}
+	return total
+}
+
+func checkExit(t *testing.T, out string) {
+	t.Helper()
+	exit, err := os.ReadFile(filepath.Join(out, "exit"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(exit) != "7 exit gone=true" {
+		t.Errorf("exit: %s", exit)
+	}
+}
+
+func TestKilledWorkersLoseNothing(t *testing.T) {
+	total := int64(400 << 20)
+	if testing.Short() {
+		total = 100 << 20
+	}
+	out := killWorkers(t, "pipe", total)
+	var rest [3][]byte
+	var count [3]uint64
+	got := each(t, out, func(stream wire.Stream, data []byte) {
+		b := append(rest[stream], data...)
+		for ; len(b) >= 8; b = b[8:] {
+			if v := binary.BigEndian.Uint64(b); v != count[stream] {
+				t.Fatalf("%v: %d where %d belongs", stream, v, count[stream])
+			}
+			count[stream]++
+		}
+		rest[stream] = append([]byte(nil), b...)
+	})
+	if got != total {
+		t.Errorf("%d bytes of %d", got, total)
+	}
+	checkExit(t, out)
+}
+
+func TestKilledWorkersLoseNothingOfATerminal(t *testing.T) {
+	total := int64(30 << 20)
+	out := killWorkers(t, "tty", total)
+	var rest []byte
+	line := 0
+	each(t, out, func(_ wire.Stream, data []byte) {
+		b := append(rest, data...)
+		for {
+			i := bytes.IndexByte(b, '\n')
+			if i < 0 {
+				break
+			}
+			if want := fmt.Sprintf("%014d\r", line); string(b[:i]) != want {
+				t.Fatalf("line %d: %q", line, b[:i])
+			}
+			line++
+			b = b[i+1:]
+		}
+		rest = append([]byte(nil), b...)
+	})
+	if int64(line) != (total+15)/16 || len(rest) > 0 {
+		t.Errorf("%d lines of %d, and %d bytes", line, (total+15)/16, len(rest))
+	}
+	checkExit(t, out)
+}
+
+func TestOlderWorkerIsKilledBeforeTheHandOver(t *testing.T) {
+	dir, out := startKeeper(t, time.Minute), t.TempDir()
+	exe, _ := os.Executable()
+	old := exec.Command(exe, "worker", dir, "5", out, "pipe", strconv.Itoa(1<<40))
+	old.Stderr = os.Stderr
+	if err := old.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the old worker pumps", func() bool { return written(out) > 1<<20 })
+
+	c, err := Dial(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.LastIncarnation() != 5 {
+		t.Errorf("last incarnation %d", c.LastIncarnation())
+	}
+	for _, e := range []uint64{4, 5} {
+		other, err := Dial(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.Attach(t.Context(), e, func(Event) {}); !errors.Is(err, &wire.Error{Code: wire.CodeInvalidArguments}) {
+			t.Errorf("attach as %d: %v", e, err)
+		}
+		_ = other.Close()
+	}
+	if !alive(old.Process.Pid) {
+		t.Fatal("a refused attach has killed the worker")
+	}
+	ev := newEvents()
+	adopted, err := c.Attach(t.Context(), 6, ev.deliver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if alive(old.Process.Pid) {
+		t.Error("the old worker lives after the hand-over")
+	}
+	if err := old.Wait(); err == nil || old.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the old worker ended with %v", err)
+	}
+	if len(adopted) != 1 {
+		t.Fatalf("adopted %d", len(adopted))
+	}
+	p := adopted[0]
+	if err := p.Stop(t.Context(), wire.ReasonCancel, Kill, 0); err != nil {
+		t.Fatal(err)
+	}
+	if e := ev.exited(t, p); e.Code != 137 || e.Signal != "KILL" || e.Cause != wire.ReasonCancel {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+// A worker that dies between the read and the commit leaves bytes that only the slot
+// explains.
+func TestBytesReadAndNotIndexed(t *testing.T) {
+	dir := startKeeper(t, time.Minute)
+	c, _, _ := attach(t, dir, 1)
+	p := spawn(t, c, bash("p", "echo first >&2; read -t 0.2 < <(:); printf second; exec sleep 60"))
+	u := &p.output
+	eventually(t, "output", func() bool {
+		u.turn.Lock()
+		defer u.turn.Unlock()
+		n, _ := u.read(t.Context(), rawFD(t, u.stderr), wire.Stderr)
+		return n == 6
+	})
+	if at, err := u.journal.position(); err != nil || at != 6 || p.slot.next() != 0 {
+		t.Fatal(err, at, p.slot.next())
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, ev, adopted := attach(t, dir, 2)
+	if len(adopted) != 1 {
+		t.Fatalf("adopted %d", len(adopted))
+	}
+	p = adopted[0]
+	var sink record
+	done := pumped(t.Context(), p, &sink, 0)
+	eventually(t, "both", func() bool { return sink.size() == 12 })
+	if sink.text(wire.Stderr) != "first\n" || sink.text(wire.Stdout) != "second" || sink.chunks[0].OrderUnknown {
+		t.Errorf("%+v %q %q", sink.chunks, sink.text(wire.Stdout), sink.text(wire.Stderr))
+	}
+	if err := p.Stop(t.Context(), wire.ReasonSessionClosed, Terminate, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := done(); err != nil {
+		t.Error(err)
+	}
+	if e := ev.exited(t, p); e.Cause != wire.ReasonSessionClosed || e.Signal != "TERM" {
+		t.Errorf("%+v", e)
+	}
+	if g := ev.gone(t, p); !g.Gone {
+		t.Errorf("%+v", g)
+	}
+	_ = c
+}
+
+func rawFD(t *testing.T, f *os.File) (fd int) {
+	t.Helper()
+	if err := control(f, func(n int) error { fd = n; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}

@@ -13,8 +13,8 @@
 // Output never passes through the memory of the worker on its way in. [Process.Pump]
 // splices it from the pipe into a journal, a memfd that keeper and worker both hold,
 // so that a byte is either still in the pipe or already in the journal, whenever the
-// worker dies. The offset in the journal is the raw offset of the process: its bytes
-// over both streams, in the order read. What has been spliced is then indexed in the
+// worker dies. The journal is a ring; its file position, moved by the kernel in the
+// call that moves the bytes, says how much has been read. What has been spliced is then indexed in the
 // arena, a shared mapping with one slot per process, and only what is indexed is
 // handed to the sink. The next worker finds the same chunks with the same numbers.
 // Bytes spliced and not yet indexed belong to the one stream the slot names as being

@@ -23,6 +23,16 @@ func TestMain(m *testing.M) {
 			os.Exit(Main(os.Args[2:]))
 		case "worker":
 			os.Exit(workerMain(os.Args[2:]))
+		case "produce":
+			n, err := strconv.ParseInt(os.Args[3], 10, 64)
+			if err == nil {
+				err = produce(os.Args[2], n)
+			}
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(7)
 		}
 	}
 	os.Exit(m.Run())

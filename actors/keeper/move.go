@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -38,24 +39,39 @@ func (u *pump) recover() error {
 	if u.journal == nil {
 		return nil
 	}
-	size, err := u.journal.size()
+	at, err := u.journal.position()
 	if err != nil {
 		return err
 	}
 	s := u.process.slot
+	end, _ := s.ends()
+	committed := u.place(end)
+	switch {
+	case at == 0 && committed > 0: // killed inside rewind
+		s.word(wordBase).Store(uint64(end))
+		return nil
+	case at == u.capacity() && committed == 0: // killed at the end of the ring
+		return nil
+	case at < committed || at-committed > readBytes || s.room() < readEntries:
+		return fmt.Errorf("journal is at %d and its index at %d", at, committed)
+	case at == committed:
+		return nil
+	}
 	stream := wire.Stream(s.word(wordIntent).Load())
 	unknown := stream != wire.Stdout && stream != wire.Stderr
 	if unknown {
 		stream = wire.Stdout
 	}
-	at := time.Now()
-	for end, _ := s.ends(); end < size; end, _ = s.ends() {
-		if s.room() < readEntries {
-			return fmt.Errorf("no room in the index for %d bytes", size-end)
-		}
-		s.index(stream, int(min(size-end, readBytes)), at, unknown)
-	}
+	s.index(stream, int(at-committed), time.Now(), unknown)
 	return nil
+}
+
+// capacity is the size of the ring.
+func (u *pump) capacity() int64 { return u.process.info.Backlog / readBytes * readBytes }
+
+// place is where the byte at raw offset raw is in the ring.
+func (u *pump) place(raw int64) int64 {
+	return (raw - int64(u.process.slot.word(wordBase).Load())) % u.capacity()
 }
 
 // handOver gives the sink what is indexed and not yet given.
@@ -70,10 +86,11 @@ func (u *pump) handOver() error {
 	buf := u.process.client.buffers.Get().(*[]byte)
 	defer u.process.client.buffers.Put(buf)
 	for u.next < s.next() {
-		first, count, n := s.load(u.next), int64(0), 0
+		at, count, n := u.place(s.load(u.next).raw), int64(0), 0
+		room := min(int64(len(*buf)), u.capacity()-at)
 		for number := u.next; number < s.next(); number++ {
 			length := s.load(number).length
-			if n+length > len(*buf) {
+			if int64(n+length) > room { // no chunk lies across the end of the ring
 				break
 			}
 			n += length
@@ -83,14 +100,14 @@ func (u *pump) handOver() error {
 			return fmt.Errorf("index entry %d is broken", u.next)
 		}
 		data := (*buf)[:n]
-		if err := u.journal.read(data, first.raw); err != nil {
+		if err := u.journal.read(data, at); err != nil {
 			return err
 		}
 		for ; count > 0; count-- {
 			e := s.load(u.next)
 			c := Chunk{
 				Number: u.next, Offset: e.raw, Stream: e.stream, Data: data[:e.length:e.length],
-				At: time.Unix(0, e.nanos).UTC(), OrderUnknown: e.orderUnknown,
+				At: time.Unix(0, e.nanos).UTC(), OrderUnknown: e.orderUnknown, StdoutOffset: e.stdout,
 			}
 			if err := u.sink.Append(c); err != nil {
 				return fmt.Errorf("chunk %d: %w", u.next, err)
@@ -146,8 +163,7 @@ func (u *pump) waitRoom(ctx context.Context) error {
 	for {
 		u.trim()
 		end, _ := s.ends()
-		held := end - int64(s.word(wordTrimmed).Load())
-		if s.room() >= readEntries && (held+readBytes <= u.process.info.Backlog || held == 0) {
+		if s.room() >= readEntries && end-s.trimmed()+readBytes <= u.capacity() {
 			return nil
 		}
 		select {
@@ -158,11 +174,27 @@ func (u *pump) waitRoom(ctx context.Context) error {
 	}
 }
 
-// splice moves bytes of a pipe to the end of the journal.
+// splice moves bytes of a pipe to the end of what is in the journal.
 func (u *pump) splice(fd int) (int, error) {
-	end, _ := u.process.slot.ends()
+	s := u.process.slot
+	end, _ := s.ends()
+	at := u.place(end)
+	switch {
+	case s.trimmed() == end && at >= rewindBytes:
+		// The position first: recover tells a rewind from a read by a position of 0.
+		if err := u.journal.rewind(); err != nil {
+			return 0, err
+		}
+		s.word(wordBase).Store(uint64(end))
+		at = 0
+	case at == 0 && end > 0: // behind the end of the ring, or there already
+		if err := u.journal.rewind(); err != nil {
+			return 0, err
+		}
+	}
+	room := min(readBytes, int(u.capacity()-at))
 	for {
-		n, err := unix.Splice(fd, nil, u.journal.fd, &end, readBytes, unix.SPLICE_F_NONBLOCK)
+		n, err := unix.Splice(fd, nil, u.journal.fd, nil, room, unix.SPLICE_F_NONBLOCK)
 		switch err {
 		case nil:
 			return int(n), nil
@@ -204,18 +236,54 @@ func (u *pump) trim() {
 	}
 	s := u.process.slot
 	end, _ := s.ends()
-	from := int64(s.word(wordTrimmed).Load())
-	to := min(u.wanted.Load(), end)
-	if to <= from {
+	if to := min(u.wanted.Load(), end); to > s.trimmed() {
+		s.forget(to)
+		u.tidyLater()
+	}
+}
+
+// tidyLater sees to it that a journal does not keep memory that nobody needs. A
+// process that moves all the time pays for four timers a second, an idle one for none.
+func (u *pump) tidyLater() {
+	s := u.process.slot
+	if u.tidying || u.journal == nil || u.tidied == [2]int64{s.next(), s.trimmed()} {
 		return
 	}
-	s.forget(to)
-	if lo, hi := from&^(punchBytes-1), to&^(punchBytes-1); lo < hi && u.journal != nil {
-		if err := u.journal.punch(lo, hi); err != nil {
-			u.fail(err)
-		}
+	u.tidying = true
+	moved := s.next()
+	time.AfterFunc(tidyAfter, func() { u.tidy(moved) })
+}
+
+// tidy frees what has been trimmed, unless chunk number moved has come since.
+func (u *pump) tidy(moved int64) {
+	u.turn.Lock()
+	defer u.unlock()
+	u.tidying = false
+	if u.released || u.journal == nil {
+		return
 	}
-	s.word(wordTrimmed).Store(uint64(to))
+	s := u.process.slot
+	if s.next() != moved {
+		u.tidyLater()
+		return
+	}
+	end, _ := s.ends()
+	u.tidied = [2]int64{s.next(), s.trimmed()}
+	from, to, capacity := u.place(s.trimmed()), u.place(end), u.capacity()
+	var err error
+	switch {
+	case s.trimmed() == end:
+		if err = u.journal.reset(); err == nil { // as in splice: the position first
+			s.word(wordBase).Store(uint64(end))
+		}
+	case from < to:
+		err = errors.Join(u.journal.punch(0, from), u.journal.punch(to, capacity))
+	default: // what is needed lies across the end of the ring
+		err = u.journal.punch(to, from)
+	}
+	if err != nil {
+		u.fail(err)
+	}
 }
 
 // unlock gives turn up. A Trim that came too late for trim and too early for the lock

@@ -40,7 +40,7 @@ type Spawn struct {
 	// 0 means never. Grace is then the time between TERM and KILL; 0 kills at once.
 	Timeout, Grace time.Duration
 	// Backlog bounds the journal: bytes that were read and not yet trimmed. Beyond it
-	// the process waits for the sink. 0 means 256 KiB and 4 MiB.
+	// the process waits for the sink. At least 128 KiB; 0 means 256 KiB and 4 MiB.
 	Backlog int64
 	// Meta is handed back at adoption, as it is; at most 64 KiB.
 	Meta []byte
@@ -60,8 +60,8 @@ func (s *Spawn) request() (*spawnRequest, error) {
 		return nil, wire.Invalid("umask", "0 to 0o777")
 	case s.Timeout < 0 || s.Grace < 0:
 		return nil, wire.Invalid("timeout", "not negative")
-	case s.Backlog < 0 || (s.Backlog > 0 && s.Backlog < readBytes):
-		return nil, wire.Invalid("backlog", "at least %d bytes", readBytes)
+	case s.Backlog < 0 || (s.Backlog > 0 && s.Backlog < minBacklog):
+		return nil, wire.Invalid("backlog", "at least %d bytes", minBacklog)
 	}
 	r := &spawnRequest{
 		Process: s.Process, Path: []byte(s.Path), Argv: asBytes(s.Argv), Env: asBytes(s.Env), Dir: []byte(s.Dir),

@@ -31,6 +31,8 @@ type Chunk struct {
 	At time.Time
 	// OrderUnknown says that the order between the streams could not be told.
 	OrderUnknown bool
+	// StdoutOffset is the stdout bytes before it.
+	StdoutOffset int64
 }
 
 var (
@@ -54,7 +56,9 @@ type pump struct {
 	// indexed and handed over in one order. It guards what follows, and the slot.
 	turn     sync.Mutex
 	journal  *journal
-	released bool // slot and journal belong to someone else
+	released bool     // slot and journal belong to someone else
+	tidying  bool     // a timer for tidy runs
+	tidied   [2]int64 // next chunk and trimmed offset at the last tidy
 	sink     Sink
 	next     int64 // number of the first chunk the sink has not got
 	failed   error // the sink's or ours: nothing is read any more

@@ -14,12 +14,13 @@ const (
 	wordIntent         // the stream that is being read; 0 before the first read
 	wordNext           // number the next chunk gets: the commit of the index
 	wordOldest         // first entry that is still needed
-	wordTrimmed        // journal bytes below are not needed
+	wordTrimmed        // raw offset, at a chunk; bytes below are not needed
+	wordBase           // raw offset of the front of the journal
 	wordInput          // bytes written to stdin
 	wordWriting        // length of the write to stdin under way; 0 none
 	wordLine           // bytes of the unfinished input line of a terminal
 	wordClosed         // 1: stdin is closed or refused
-	headerWords = 9
+	headerWords = 10
 	_           = headerBytes - 8*headerWords // the header has room for them
 )
 
@@ -117,12 +118,20 @@ func (s *slot) index(stream wire.Stream, n int, at time.Time, orderUnknown bool)
 	s.word(wordNext).Store(uint64(number))
 }
 
-// forget gives up the entries that end at or below raw. The last one stays readable:
-// the offsets continue from it.
+// forget gives up the entries that end at or below raw, and with them their bytes: not
+// those of an entry that is needed in part. The last one stays readable: the offsets
+// continue from it.
 func (s *slot) forget(raw int64) {
 	oldest, next := s.oldest(), s.next()
 	for oldest < next && s.load(oldest).end() <= raw {
 		oldest++
 	}
+	trimmed, _ := s.ends()
+	if oldest < next {
+		trimmed = s.load(oldest).raw
+	}
 	s.word(wordOldest).Store(uint64(oldest))
+	s.word(wordTrimmed).Store(uint64(trimmed))
 }
+
+func (s *slot) trimmed() int64 { return int64(s.word(wordTrimmed).Load()) }

@@ -49,8 +49,8 @@ func (r *spawnRequest) validate() error {
 		return wire.Invalid("meta", "at most %d bytes", maxMeta)
 	case r.TimeoutNS < 0 || r.GraceNS < 0:
 		return wire.Invalid("timeout_ns", "not negative")
-	case r.Backlog < readBytes:
-		return wire.Invalid("backlog", "at least %d bytes", readBytes)
+	case r.Backlog < minBacklog:
+		return wire.Invalid("backlog", "at least %d bytes", minBacklog)
 	}
 	return nil
 }
