@@ -15,6 +15,7 @@ type liner struct {
 	// open: the start of the line is elsewhere (in an earlier chunk, or already in
 	// out), so that nothing can be written over; characters go to out.
 	open bool
+	none bool // line was erased whole, and is spaces only up to the cursor
 	cr   bool // a carriage return waits for what follows it
 	tty  bool // CR LF is a line end
 	loss int  // bytes replaced by U+FFFD
@@ -27,6 +28,7 @@ func (w *liner) text(b []byte) {
 		w.out = append(w.out, b...)
 		return
 	}
+	w.none = false
 	for w.pos < len(w.line) && len(b) > 0 {
 		_, size := utf8.DecodeRune(b)
 		w.overwrite(b[:size])
@@ -67,6 +69,9 @@ func (w *liner) settle() {
 		w.out = append(w.out, '\r')
 		w.open = false
 	}
+	if w.none {
+		w.line, w.none = w.line[:0], false
+	}
 	w.pos = 0
 }
 
@@ -80,6 +85,7 @@ func (w *liner) rune(r rune, enc []byte) {
 		}
 		w.out = append(w.out, '\n')
 		w.line, w.pos, w.open, w.cr = w.line[:0], 0, false, false
+		w.none = false
 	case r == '\r':
 		w.cr = true
 	case r == '\b':
@@ -111,6 +117,7 @@ func (w *liner) control(final rune, arg int) {
 		case arg == 2:
 			w.line = w.line[:w.pos]
 			blank(w.line)
+			w.none = true
 		}
 	case 'G':
 		if arg <= 1 {
@@ -142,4 +149,5 @@ func (w *liner) flush() []byte {
 func (w *liner) flushLine() {
 	w.out = append(w.out, w.line...)
 	w.line, w.pos, w.open, w.cr = w.line[:0], 0, false, false
+	w.none = false
 }

@@ -92,7 +92,7 @@ func (l *Log) render(r wire.Render, stream wire.Stream) wire.Rendered {
 	}
 	var c cut
 	if whole {
-		c = cut{head: head.segs}
+		c = cut{head: head.settle()}
 	} else {
 		c = cutShape(r, head, tail)
 	}

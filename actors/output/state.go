@@ -81,7 +81,11 @@ func (s *state) advance(data []byte) {
 	s.feed(data, nil)
 }
 
-func (s *state) hold(b []byte) { s.n = uint8(copy(s.carry[:], b)) }
+func (s *state) hold(b []byte) {
+	var c [3]byte // b may be as long as carry, and part of it
+	s.n = uint8(copy(c[:], b))
+	s.carry = c
+}
 
 // feed moves s over data and tells w, if any, what a terminal would be told.
 func (s *state) feed(data []byte, w *liner) {
