@@ -1,0 +1,127 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// Read reads a page of output. The same cursor gives the same chunks every time.
+func (c *Client) Read(ctx context.Context, m wire.Read) (*wire.Page, error) {
+	m.Version = wire.Version
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	m.WaitMS = min(m.WaitMS, maxPiece.Milliseconds())
+	return call[wire.Page](ctx, c, wire.VerbRead, &m, retryAlways, limitFor(m.WaitMS))
+}
+
+// Wait waits for the end of a process and returns its receipt, the same also when
+// WaitMS is over first: then its state is not terminal. It cancels nothing.
+func (c *Client) Wait(ctx context.Context, m wire.Wait) (*wire.Receipt, error) {
+	m.Version = wire.Version
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	if m.WaitMS == 0 {
+		m.WaitMS = 1000
+	}
+	until := time.Now().Add(time.Duration(m.WaitMS) * time.Millisecond)
+	for {
+		piece := m
+		piece.WaitMS = max(1, min(time.Until(until), maxPiece).Milliseconds())
+		r, err := call[wire.Receipt](ctx, c, wire.VerbWait, &piece, retryAlways, limitFor(piece.WaitMS))
+		if err != nil {
+			return nil, err
+		}
+		if r.State.Terminal() || m.For == "exit" && r.ExitedAt != nil || !time.Now().Before(until) {
+			return r, nil
+		}
+		if r.State == wire.StateUnreachable { // answered at once from the record
+			if err := sleep(ctx, min(time.Until(until), lastPause)); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// WaitEnd waits for the end of a process for as long as ctx allows.
+func (c *Client) WaitEnd(ctx context.Context, process string) (*wire.Receipt, error) {
+	for {
+		r, err := c.Wait(ctx, wire.Wait{ProcessRef: wire.ProcessRef{Process: process}, WaitMS: wire.MaxWaitMS})
+		if err != nil || r.State.Terminal() {
+			return r, err
+		}
+	}
+}
+
+// Status returns the receipt of a process.
+func (c *Client) Status(ctx context.Context, process string) (*wire.Receipt, error) {
+	m := wire.Status{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process}}
+	return call[wire.Receipt](ctx, c, wire.VerbStatus, &m, retryAlways, maxRequest)
+}
+
+// Write writes to the input of a process. With an offset it is tried again safely: what
+// was typed is not typed twice. Without one it is sent once, and a lost answer is an
+// error of code delivery_unknown.
+func (c *Client) Write(ctx context.Context, m wire.Write) (*wire.Receipt, error) {
+	m.Version = wire.Version
+	how := retryUnsent
+	if m.Offset != nil {
+		how = retryAlways
+	}
+	r, err := call[wire.Receipt](ctx, c, wire.VerbWrite, &m, how, maxRequest)
+	if err != nil && how == retryUnsent {
+		return nil, undelivered(err)
+	}
+	return r, err
+}
+
+// CloseStdin ends the input of a process.
+func (c *Client) CloseStdin(ctx context.Context, process string) (*wire.Receipt, error) {
+	m := wire.CloseStdin{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process}}
+	return call[wire.Receipt](ctx, c, wire.VerbCloseStdin, &m, retryAlways, maxRequest)
+}
+
+// Resize sets the size of a process's terminal.
+func (c *Client) Resize(ctx context.Context, process string, size wire.WindowSize) (*wire.Receipt, error) {
+	m := wire.Resize{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process}, WindowSize: size}
+	return call[wire.Receipt](ctx, c, wire.VerbResize, &m, retryAlways, maxRequest)
+}
+
+// Signal sends one signal to the process group, by name or number. It is sent once; a
+// lost answer is an error of code delivery_unknown.
+func (c *Client) Signal(ctx context.Context, process, signal string) (*wire.Receipt, error) {
+	m := wire.Signal{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process}, Signal: signal}
+	r, err := call[wire.Receipt](ctx, c, wire.VerbSignal, &m, retryUnsent, maxRequest)
+	if err != nil {
+		return nil, undelivered(err)
+	}
+	return r, nil
+}
+
+// Terminate stops the whole tree of a process and returns when that is observed.
+func (c *Client) Terminate(ctx context.Context, m wire.Terminate) (*wire.Receipt, error) {
+	m.Version = wire.Version
+	return call[wire.Receipt](ctx, c, wire.VerbTerminate, &m, retryAlways, maxRequest)
+}
+
+// undelivered names the failures after which nobody knows whether a process got
+// something.
+func undelivered(err error) error {
+	e := wire.AsError(err)
+	switch e.Code {
+	case wire.CodeDeadlineExceeded, wire.CodeUnavailable, wire.CodeSupervisorShuttingDown:
+		return &wire.Error{
+			Code:    wire.CodeDeliveryUnknown,
+			Message: "no answer came; whether the process got it is unknown; do not retry: " + e.Message,
+		}
+	}
+	return err
+}
+
+// limitFor is the time of one request that asks the other side to wait.
+func limitFor(waitMS int64) time.Duration {
+	return min(time.Duration(waitMS)*time.Millisecond+5*time.Second, maxRequest)
+}
