@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -136,7 +137,10 @@ func appendStruct(b []byte, v reflect.Value, s *shape) []byte {
 func appendMap(b []byte, v reflect.Value, s *shape) []byte {
 	names := v.MapKeys()
 	slices.SortFunc(names, func(x, y reflect.Value) int {
-		return slices.Compare(utf16.Encode([]rune(x.String())), utf16.Encode([]rune(y.String())))
+		return cmp.Or(
+			slices.Compare(utf16.Encode([]rune(x.String())), utf16.Encode([]rune(y.String()))),
+			strings.Compare(x.String(), y.String()), // not UTF-8
+		)
 	})
 	b = append(b, '{')
 	for i, k := range names {

@@ -192,6 +192,16 @@ func TestCanonicalTextFollowsJCS(t *testing.T) {
 	}
 }
 
+func TestKeysThatAreNotUTF8KeepOneOrder(t *testing.T) {
+	c := Command{Labels: map[string]string{"\xff": "1", "\xfe": "2", "\xfd": "3"}}
+	want := string(c.Canonical())
+	for range 50 {
+		if got := string(c.Canonical()); got != want {
+			t.Fatalf("%q, then %q", want, got)
+		}
+	}
+}
+
 func FuzzCanonicalIsInjective(f *testing.F) {
 	f.Add("a", "b", "c", "d")
 	f.Add(`a","b`, "", "\x00", "\xff")

@@ -36,7 +36,7 @@ type step struct {
 }
 
 func newScan(data []byte, strict bool) scan {
-	return scan{data: data, strict: strict, budget: budgetBase + budgetFactor*len(data)}
+	return scan{data: data, strict: strict, budget: budgetBase + budgetFactor*len(data), path: make([]step, 0, 8)}
 }
 
 func (s *scan) push(st step) { s.path = append(s.path, st) }

@@ -179,7 +179,9 @@ func utcTimes(v reflect.Value, s *shape) {
 		v.Set(reflect.ValueOf(v.Interface().(time.Time).UTC()))
 	case kindStruct:
 		for _, f := range s.fields {
-			utcTimes(v.FieldByIndex(f.path), f.shape)
+			if f.times {
+				utcTimes(v.FieldByIndex(f.path), f.shape)
+			}
 		}
 	case kindList:
 		for i := range v.Len() {

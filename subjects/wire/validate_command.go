@@ -136,25 +136,39 @@ func (c *checks) later(m *Command) {
 // env checks variables; name is the field that holds them.
 func (c *checks) env(name string, env []EnvVar) {
 	total := int64(0)
-	for i, v := range env {
-		at := fmt.Sprintf("%s[%d]", name, i)
-		switch {
-		case v.Name == "":
-			c.fail(at+".name", "missing")
-		case strings.Contains(v.Name, "="):
-			c.fail(at+".name", "%s holds '='; the value goes into value", quote(v.Name))
-		}
-		c.text(at+".name", v.Name, MaxEnvName)
-		c.notBuilt(at+".secret", v.Secret != "")
-		c.text(at+".value", v.Value, MaxArgument-1-len(v.Name))
-		total += int64(len(v.Name) + len(v.Value) + 2 + pointer)
-		if c.err != nil {
+	for i := range env {
+		v := &env[i]
+		if !v.good() {
+			c.variable(fmt.Sprintf("%s[%d]", name, i), v)
 			return
 		}
+		total += int64(len(v.Name) + len(v.Value) + 2 + pointer)
 	}
 	if total > MaxArgumentsTotal {
 		c.fail(name, "%s bytes; the kernel starts a program with at most %s", group(total), group(MaxArgumentsTotal))
 	}
+}
+
+// good reports whether a variable needs no word; it keeps the names of fields off the
+// usual path.
+func (v *EnvVar) good() bool {
+	return v.Name != "" && len(v.Name) <= MaxEnvName && strings.IndexByte(v.Name, '=') < 0 &&
+		len(v.Value) <= MaxArgument-1-len(v.Name) && v.Secret == "" &&
+		strings.IndexByte(v.Name, 0) < 0 && strings.IndexByte(v.Value, 0) < 0 &&
+		utf8.ValidString(v.Name) && utf8.ValidString(v.Value)
+}
+
+// variable says what is wrong with one.
+func (c *checks) variable(at string, v *EnvVar) {
+	switch {
+	case v.Name == "":
+		c.fail(at+".name", "missing")
+	case strings.Contains(v.Name, "="):
+		c.fail(at+".name", "%s holds '='; the value goes into value", quote(v.Name))
+	}
+	c.text(at+".name", v.Name, MaxEnvName)
+	c.notBuilt(at+".secret", v.Secret != "")
+	c.text(at+".value", v.Value, MaxArgument-1-len(v.Name))
 }
 
 const pointer = 8 // bytes that the kernel counts for each argument

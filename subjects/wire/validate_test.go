@@ -338,3 +338,18 @@ func TestSignals(t *testing.T) {
 		}
 	}
 }
+
+// What good calls good and what variable has nothing to say about are the same.
+func FuzzEnvironment(f *testing.F) {
+	f.Add("A", "b", "")
+	f.Add("A=", "\x00", "s")
+	f.Add("\xff", strings.Repeat("x", MaxArgument), "")
+	f.Fuzz(func(t *testing.T, name, value, secret string) {
+		v := EnvVar{Name: name, Value: value, Secret: secret}
+		var c checks
+		c.variable("env[0]", &v)
+		if v.good() != (c.err == nil) {
+			t.Errorf("%+v: good %v, %v", v, v.good(), c.err)
+		}
+	})
+}
