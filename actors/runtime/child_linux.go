@@ -170,22 +170,20 @@ func (c *Child) Signal(sig syscall.Signal) error {
 	}
 	// The pidfd pins the kernel's own record of the number, so this is exact even
 	// when leader and number are gone.
-	_, _, errno := unix.Syscall6(unix.SYS_PIDFD_SEND_SIGNAL, uintptr(c.fd), uintptr(sig), 0, signalGroup, 0, 0)
-	if errno == unix.EINVAL && !c.reaped {
-		errno = 0
-		if err := unix.Kill(-c.PID, sig); err != nil {
-			errno = err.(unix.Errno)
+	err := unix.PidfdSendSignal(c.fd, sig, nil, signalGroup)
+	if errors.Is(err, unix.EINVAL) { // an older kernel, or no such signal
+		if c.reaped {
+			return c.signalRemaining(sig)
 		}
-	} else if errno == unix.EINVAL {
-		return c.signalRemaining(sig)
+		err = unix.Kill(-c.PID, sig)
 	}
-	switch errno {
-	case 0:
-		return nil
-	case unix.ESRCH:
+	if errors.Is(err, unix.ESRCH) {
 		return os.ErrProcessDone
 	}
-	return fmt.Errorf("signal process group %d: %w", c.PID, errno)
+	if err != nil {
+		return fmt.Errorf("signal process group %d: %w", c.PID, err)
+	}
+	return nil
 }
 
 // signalRemaining serves kernels that cannot signal a group by pidfd: the members of

@@ -39,8 +39,8 @@
 // Goroutines: the forking loop and the reaper of orphans, both ended and waited for by
 // Forker.Close. A Child has none of its own.
 //
-// The process that uses this package becomes a child subreaper. Only one Forker in a
-// process may see orphans (the keeper has one), and nothing else in it may call wait4
-// for any child. It must not ignore signals with signal.Ignore, because ignored ones
+// The process that uses this package becomes a child subreaper. Nothing in it may wait
+// for any child (-1), and what it starts by other means stays in its own session and is
+// left alone (no Setsid). It must not ignore signals with signal.Ignore, because ignored ones
 // are inherited by every child.
 package runtime

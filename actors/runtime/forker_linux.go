@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	goruntime "runtime"
 	"strings"
@@ -24,6 +25,9 @@ type Forker struct {
 	null  *os.File // the stdin of everything that has none
 	tree  *subtree // nil: scan only
 	limit memoryLimiter
+	// orphansOnMain: orphans are seen to become children of the main thread, so that
+	// its list of children says at once that there are none.
+	orphansOnMain bool
 
 	slots chan struct{} // one per waiting start
 	jobs  chan *job     // unbuffered: an accepted job is always answered
@@ -51,14 +55,20 @@ type job struct {
 	done    chan error // buffered, one answer
 }
 
-// NewForker starts the forking thread, makes the process a child subreaper, finds out
-// what cgroups can be had here by using them, and removes what dead keepers left.
+// NewForker starts the forking thread, makes the process a child subreaper and its
+// descriptors from 3 on close-on-exec, finds out what cgroups can be had here by using
+// them, and removes what dead keepers left.
 func NewForker(cfg Config) (*Forker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("runtime: become a child subreaper: %w", err)
+	}
+	// What this process itself was born with must not reach every child. Go's own
+	// descriptors are close-on-exec already. Linux 5.11; before, they are what they are.
+	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		cfg.Logger.Info("inherited descriptors may reach children", "err", err)
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -88,6 +98,7 @@ func NewForker(cfg Config) (*Forker, error) {
 // discovered one that does not is left alone, and said in the log.
 func (f *Forker) openCgroups(where string) error {
 	if where == "off" {
+		f.orphansOnMain = f.probeOrphans()
 		return nil
 	}
 	tree, err := newSubtree(where, f.log)
@@ -103,6 +114,7 @@ func (f *Forker) openCgroups(where string) error {
 			return fmt.Errorf("runtime: cgroup %s: %w", where, err)
 		}
 		f.log.Info("no cgroup v2 leaf can be used; trees are found by scanning", "err", err)
+		f.orphansOnMain = f.probeOrphans()
 	}
 	f.limit = newMemoryLimiter(f.tree, f.log)
 	return nil
@@ -122,6 +134,11 @@ func (f *Forker) Cgroup() string {
 func (f *Forker) Close() error {
 	f.once.Do(func() {
 		close(f.stop)
+		// Starts that are under way use what is closed below. Holding all slots, this
+		// waits for them and lets no new one in.
+		for range cap(f.slots) {
+			f.slots <- struct{}{}
+		}
 		f.ended.Wait()
 		var errs []error
 		if f.limit != nil {
@@ -228,7 +245,19 @@ func (f *Forker) Start(s Spec) (*Child, error) {
 		// Somebody removed an idle leaf behind our back. It is gone from the pool.
 		c, err = f.start(&s, program)
 	}
+	if err != nil && f.isClosed() {
+		return nil, ErrClosed // and what failed was what Close took away
+	}
 	return c, err
+}
+
+func (f *Forker) isClosed() bool {
+	select {
+	case <-f.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 func (f *Forker) start(s *Spec, program string) (_ *Child, err error) {
@@ -264,7 +293,7 @@ func (f *Forker) start(s *Spec, program string) (_ *Child, err error) {
 	}
 	if err := <-j.done; err != nil {
 		if errors.Is(err, unix.ENODEV) && c.leaf != nil {
-			c.leaf.broken = true
+			c.leaf.spent.Store(true)
 		}
 		var known *StartError
 		if errors.As(err, &known) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,10 +15,10 @@ import (
 type leaf struct {
 	tree    *subtree
 	path    string
-	dir     int  // O_PATH, for the fork; -1 when shut
-	events  int  // cgroup.events, read again and again at a seventh of the price of opening it; -1 when shut
-	counted bool // among the open leaves of the subtree
-	broken  bool // not to be used again
+	dir     int         // O_PATH, for the fork; -1 when shut
+	events  int         // cgroup.events, read again and again at a seventh of the price of opening it; -1 when shut
+	counted bool        // among the open leaves of the subtree
+	spent   atomic.Bool // not to be used again
 }
 
 func newLeaf(t *subtree, name string) (*leaf, error) {
@@ -73,7 +74,7 @@ func (l *leaf) state() (populated, frozen bool, err error) {
 // pristine says whether the next child may have this leaf: nobody in it, nothing below
 // it, not frozen, and no count of an earlier tree that could be taken for its own.
 func (l *leaf) pristine() bool {
-	if l.broken || l.dir < 0 {
+	if l.spent.Load() || l.dir < 0 {
 		return false
 	}
 	populated, frozen, err := l.state()
@@ -137,8 +138,14 @@ func membersOf(path string) ([]int, error) {
 	return pids, nil
 }
 
-// kill sends KILL to every member, also to those that are being forked right now.
-func (l *leaf) kill() error { return writeFile(filepath.Join(l.path, "cgroup.kill"), "1") }
+// kill sends KILL to every member, also to those that are being forked right now. The
+// leaf is spent by that: the kernel compares its count of kills with that of the
+// forking thread's cgroup (seen on Linux 6.18), so that every later child forked into
+// it is killed at birth.
+func (l *leaf) kill() error {
+	l.spent.Store(true)
+	return writeFile(filepath.Join(l.path, "cgroup.kill"), "1")
+}
 
 // remove kills and removes the leaf, at once or not at all.
 func (l *leaf) remove(wait time.Duration) error { return removeTree(l.path, wait) }

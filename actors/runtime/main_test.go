@@ -38,13 +38,8 @@ func child(what string) int {
 			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 			fmt.Printf("%d:%t:%v ", fd, flags&unix.O_NONBLOCK != 0, err)
 		}
-	case "descriptors":
-		entries, _ := os.ReadDir("/proc/self/fd")
-		for _, e := range entries {
-			if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.Contains(to, "anon_inode") && !strings.HasPrefix(to, "/proc/") {
-				fmt.Printf("%s ", e.Name())
-			}
-		}
+	default:
+		return otherwise(what)
 	}
 	return 0
 }
@@ -136,8 +131,32 @@ func tagFor(t testing.TB) string {
 type running struct {
 	*Child
 	t           testing.TB
-	out, errOut bytes.Buffer
+	out, errOut buffer
 	streams     sync.WaitGroup
+}
+
+// buffer is a bytes.Buffer that can be looked at while it is written.
+type buffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// await waits until the child has printed text.
+func (r *running) await(text string) {
+	r.t.Helper()
+	eventually(r.t, "the child says "+text, func() bool { return strings.Contains(r.out.String(), text) })
 }
 
 // start starts s; the tree is stopped and closed at the end of the test.
@@ -148,7 +167,7 @@ func start(t testing.TB, f *Forker, s Spec) *running {
 		t.Fatal(err)
 	}
 	r := &running{Child: c, t: t}
-	for file, into := range map[*os.File]*bytes.Buffer{c.Stdout: &r.out, c.Stderr: &r.errOut, c.Master: &r.out} {
+	for file, into := range map[*os.File]*buffer{c.Stdout: &r.out, c.Stderr: &r.errOut, c.Master: &r.out} {
 		if file != nil {
 			r.streams.Go(func() { _, _ = io.Copy(into, file) }) // ends at end of file or Close
 		}

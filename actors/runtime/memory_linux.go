@@ -111,7 +111,7 @@ func (f *Forker) bound(c *Child, bytes int64) (*memoryLeaf, error) {
 		return nil, &StartError{Kind: MemoryLimit, Err: errors.Join(ErrNoMemoryLimit, err)}
 	}
 	if c.leaf != nil && f.tree.memory {
-		c.leaf.broken = true // its limit and its charges are this tree's
+		c.leaf.spent.Store(true) // its limit and its charges are this tree's
 		if err := writeFile(filepath.Join(c.leaf.path, "memory.max"), strconv.FormatInt(bytes, 10)); err != nil {
 			return fail(err)
 		}

@@ -1,8 +1,14 @@
 package runtime
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,21 +26,25 @@ func (f *Forker) probe() error {
 		l.shut()
 		_ = l.remove(killWait)
 	}()
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return err
+	// A shell that says that it lives and then reads from a socket on which nobody
+	// answers. It is forked here, not on the forking thread, and left alone by the
+	// sweep for being of this session.
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
 	}
-	defer unix.Close(p[0])
-	defer unix.Close(p[1])
-	// A shell that reads from a pipe nobody writes to. It is forked here, not on the
-	// forking thread, and known to the sweep by being of this session.
-	pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "read x"}, &syscall.ProcAttr{
-		Files: []uintptr{uintptr(p[0]), f.null.Fd(), f.null.Fd()},
+	ours, theirs := os.NewFile(uintptr(p[0]), "probe"), uintptr(p[1])
+	defer ours.Close()
+	pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "echo; read x"}, &syscall.ProcAttr{
+		Files: []uintptr{theirs, theirs, f.null.Fd()},
 		Sys:   &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: l.dir},
 	})
+	_ = unix.Close(p[1])
 	if err != nil {
 		return fmt.Errorf("fork into a leaf: %w", err)
 	}
+	// Without this a child that is killed at birth (see leaf.kill) would pass.
+	_, lifeErr := ours.Read(make([]byte, 1))
 	populated, _, stateErr := l.state()
 	members, listErr := l.members()
 	killErr := l.kill()
@@ -47,7 +57,7 @@ func (f *Forker) probe() error {
 			break
 		}
 	}
-	if err := errors.Join(stateErr, listErr, killErr, err); err != nil {
+	if err := errors.Join(lifeErr, stateErr, listErr, killErr, err); err != nil {
 		return err
 	}
 	if !populated || len(members) != 1 || members[0] != pid || status.Signal() != unix.SIGKILL {
@@ -58,4 +68,22 @@ func (f *Forker) probe() error {
 		err = errors.New("a killed leaf is not empty")
 	}
 	return err
+}
+
+// probeOrphans makes an orphan and looks where it lands.
+func (f *Forker) probeOrphans() bool {
+	c, err := f.Start(Spec{
+		Argv: []string{"/bin/sh", "-c", "sleep 10 & echo $!"}, Env: []string{"PATH=" + DefaultPath},
+		Umask: DefaultUmask, Tag: "probe", Merged: true,
+	})
+	if err != nil {
+		return false
+	}
+	line, _ := bufio.NewReader(c.Stdout).ReadString('\n')
+	_, err = c.Wait()
+	orphans, listErr := f.orphans()
+	c.Stop(context.Background(), StopOptions{})
+	err = errors.Join(err, listErr, c.Close())
+	pid, perr := strconv.Atoi(strings.TrimSpace(line))
+	return err == nil && perr == nil && slices.Contains(orphans, pid)
 }

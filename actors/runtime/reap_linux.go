@@ -3,7 +3,6 @@ package runtime
 import (
 	"os"
 	"os/signal"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,26 +40,28 @@ func (f *Forker) reapLoop() {
 
 // Sweep reaps the orphans that were reparented to this process and have ended. It runs
 // by itself after SIGCHLD; a call makes it now. It never touches a child that Start
-// returned or is about to return, nor any other child in this process's own session.
+// returned or is about to return, nor any child in this process's own session.
+//
+// The kernel gives orphans to the first living thread of a subreaper, its main thread,
+// and that is whose children are looked at; what was forked belongs to the thread that
+// forked it, and so another Forker's children are safe as well.
 func (f *Forker) Sweep() {
 	own, err := unix.Getsid(0)
 	if err != nil {
 		return
 	}
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return
-	}
-	var buf []byte
-	for _, task := range tasks {
-		buf = readAll("/proc/self/task/"+task.Name()+"/children", buf[:0])
-		pids, err := parsePIDs(string(buf))
+	pids, err := f.orphans()
+	if err != nil { // a kernel without lists of children
+		all, err := processes()
 		if err != nil {
-			continue
+			return
 		}
-		for _, pid := range pids {
-			f.sweep(pid, own)
+		for pid := range all {
+			pids = append(pids, pid)
 		}
+	}
+	for _, pid := range pids {
+		f.sweep(pid, own)
 	}
 }
 
@@ -80,7 +81,7 @@ func (f *Forker) sweep(pid, ownSession int) {
 	}
 	var status unix.WaitStatus
 	if _, err := unix.Wait4(pid, &status, unix.WNOHANG, nil); err != nil && err != unix.ECHILD {
-		f.log.Warn("reap an orphan", "pid", strconv.Itoa(pid), "err", err)
+		f.log.Warn("reap an orphan", "pid", pid, "err", err)
 	}
 }
 

@@ -70,7 +70,12 @@ func parseStat(line []byte) (member, error) {
 
 // signal sends sig to m and to nobody who inherited its number: the pidfd is opened
 // first, then the start time is compared. ESRCH when m is gone.
-func (m member) signal(sig unix.Signal) error {
+func (m member) signal(sig unix.Signal) error { return m.send(sig, 0) }
+
+// signalGroup sends sig to the group that m leads. EINVAL before Linux 6.9.
+func (m member) signalGroup(sig unix.Signal) error { return m.send(sig, signalGroup) }
+
+func (m member) send(sig unix.Signal, flags int) error {
 	fd, err := unix.PidfdOpen(m.pid, 0)
 	if err != nil {
 		return err
@@ -80,7 +85,7 @@ func (m member) signal(sig unix.Signal) error {
 	if err != nil || now.start != m.start {
 		return unix.ESRCH
 	}
-	return unix.PidfdSendSignal(fd, sig, nil, 0)
+	return unix.PidfdSendSignal(fd, sig, nil, flags)
 }
 
 // scan lists the live members of c's tree, its leader included unless it was reaped
@@ -204,6 +209,37 @@ func readAll(path string, buf []byte) []byte {
 		}
 		buf = buf[:len(buf)+n]
 	}
+}
+
+// noOrphans says that no live process was reparented to this one. It costs the reading
+// of one file, where a scan costs one per process of the host. The kernel gives orphans
+// to the first thread of a subreaper, forked children belong to the forking thread; the
+// probe has seen it.
+func (f *Forker) noOrphans() bool {
+	if !f.orphansOnMain {
+		return false
+	}
+	orphans, err := f.orphans()
+	if err != nil {
+		return false
+	}
+	for _, pid := range orphans {
+		if m, err := readStat(pid); err != nil || m.live() {
+			return false
+		}
+	}
+	return true
+}
+
+// orphans lists the children of the main thread.
+func (f *Forker) orphans() ([]int, error) {
+	pid := strconv.Itoa(f.self)
+	path := "/proc/" + pid + "/task/" + pid + "/children"
+	if err := unix.Access(path, unix.R_OK); err != nil {
+		return nil, wrapPath("access", path, err)
+	}
+	var buf [512]byte
+	return parsePIDs(string(readAll(path, buf[:0])))
 }
 
 // processes is a snapshot of /proc. Kernel threads and processes that end meanwhile

@@ -30,7 +30,12 @@ func (c *Child) Survivors() (int, wire.Proof, error) {
 		}
 		return n, wire.ProofCgroup, err
 	}
-	members, err := c.forker.scan(c, c.isReaped())
+	reaped := c.isReaped()
+	if reaped && c.forker.noOrphans() {
+		// Whoever outlived the leader is a child of ours by now, or a descendant of one.
+		return 0, wire.ProofScan, nil
+	}
+	members, err := c.forker.scan(c, reaped)
 	n := 0
 	for _, m := range members {
 		if m.pid != c.PID || m.start != c.StartTime {
@@ -87,14 +92,26 @@ func (c *Child) empty() (bool, error) {
 	return len(members) == 0, err
 }
 
-// signalTree sends sig to the group at once, then to members that are elsewhere. A
-// stopped process would not notice it, so all are continued.
+// signalTree sends sig to the leader's group, then to the members that are elsewhere:
+// by group where a group's own leader lives, because the kernel signals a group at one
+// moment, and a process that is being forked just then is not missed. A stopped process
+// would not notice, so all are continued.
 func (c *Child) signalTree(sig unix.Signal) {
 	_ = c.Signal(sig)
 	_ = c.Signal(unix.SIGCONT)
-	for _, m := range c.outsiders() {
-		_ = m.signal(sig)
-		_ = m.signal(unix.SIGCONT)
+	members := c.outsiders()
+	whole := make(map[int]bool)
+	for _, m := range members {
+		if m.pid == m.group && m.signalGroup(sig) == nil {
+			_ = m.signalGroup(unix.SIGCONT)
+			whole[m.group] = true
+		}
+	}
+	for _, m := range members {
+		if !whole[m.group] {
+			_ = m.signal(sig)
+			_ = m.signal(unix.SIGCONT)
+		}
 	}
 }
 

@@ -290,7 +290,8 @@ func removeDirs(path string) error {
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			if err := removeDirs(filepath.Join(path, e.Name())); err != nil {
+			err := removeDirs(filepath.Join(path, e.Name()))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
 			}
 		}
