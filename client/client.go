@@ -50,6 +50,9 @@ type Config struct {
 	Root subjects.Root
 	// Tenant that calls; "local" when empty. It must be the one the credentials are for.
 	Tenant string
+	// MaxRequest bounds one request and the wait for its answer, 1 s to 55 s; default
+	// 55 s. Longer waits are several requests.
+	MaxRequest time.Duration
 	// Patience is how long a call is tried again while nobody answers; default 30 s,
 	// negative for one try. The context's end is heeded in any case.
 	Patience time.Duration
@@ -63,6 +66,12 @@ type Config struct {
 func (c *Config) validate() error {
 	if c.Tenant == "" {
 		c.Tenant = "local"
+	}
+	if c.MaxRequest == 0 {
+		c.MaxRequest = maxRequest
+	}
+	if c.MaxRequest < time.Second || c.MaxRequest > maxRequest {
+		return wire.Invalid("MaxRequest", "%v is not in 1 s to %v", c.MaxRequest, maxRequest)
 	}
 	if c.Patience == 0 {
 		c.Patience = 30 * time.Second
@@ -81,11 +90,8 @@ func (c *Config) validate() error {
 }
 
 const (
-	// maxRequest bounds one request and the answer to it.
+	// maxRequest is the longest that a request may take by the protocol.
 	maxRequest = 55 * time.Second
-	// maxPiece bounds the wait that one request asks for, so that the answer is on its
-	// way before maxRequest.
-	maxPiece = 50 * time.Second
 
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
@@ -145,6 +151,15 @@ const (
 	// same request goes on waiting.
 	retryAttach
 )
+
+// piece bounds the wait that one request asks for, so that the answer is on its way
+// before MaxRequest.
+func (c *Client) piece() time.Duration { return c.cfg.MaxRequest * 9 / 10 }
+
+// limitFor is the time of one request that asks the other side to wait.
+func (c *Client) limitFor(waitMS int64) time.Duration {
+	return min(time.Duration(waitMS)*time.Millisecond+5*time.Second, c.cfg.MaxRequest)
+}
 
 // call sends m to verb and decodes the answer, trying again as how allows. limit bounds
 // one try.

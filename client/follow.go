@@ -20,10 +20,10 @@ import (
 func (c *Client) Follow(ctx context.Context, process string, from int64, fn func(wire.Chunk) error) (*wire.Receipt, error) {
 	m := wire.Read{
 		Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process},
-		Cursor: &from, View: wire.ViewBase64, MaxBytes: wire.MaxPageBytes, WaitMS: maxPiece.Milliseconds(),
+		Cursor: &from, View: wire.ViewBase64, MaxBytes: wire.MaxPageBytes, WaitMS: c.piece().Milliseconds(),
 	}
 	for {
-		page, err := callFor[wire.Page](ctx, c, wire.VerbRead, &m, retryAlways, limitFor(m.WaitMS), c.cfg.FollowPatience)
+		page, err := callFor[wire.Page](ctx, c, wire.VerbRead, &m, retryAlways, c.limitFor(m.WaitMS), c.cfg.FollowPatience)
 		if err != nil {
 			if wire.AsError(err).Code != wire.CodeExpired {
 				return nil, err

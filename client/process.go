@@ -13,8 +13,14 @@ func (c *Client) Read(ctx context.Context, m wire.Read) (*wire.Page, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	m.WaitMS = min(m.WaitMS, maxPiece.Milliseconds())
-	return call[wire.Page](ctx, c, wire.VerbRead, &m, retryAlways, limitFor(m.WaitMS))
+	until := time.Now().Add(time.Duration(m.WaitMS) * time.Millisecond)
+	for {
+		m.WaitMS = max(0, min(time.Until(until), c.piece()).Milliseconds())
+		p, err := call[wire.Page](ctx, c, wire.VerbRead, &m, retryAlways, c.limitFor(m.WaitMS))
+		if err != nil || len(p.Chunks) > 0 || p.End || p.CursorExpired || m.WaitMS == 0 || !time.Now().Before(until) {
+			return p, err
+		}
+	}
 }
 
 // Wait waits for the end of a process and returns its receipt, the same also when
@@ -30,8 +36,8 @@ func (c *Client) Wait(ctx context.Context, m wire.Wait) (*wire.Receipt, error) {
 	until := time.Now().Add(time.Duration(m.WaitMS) * time.Millisecond)
 	for {
 		piece := m
-		piece.WaitMS = max(1, min(time.Until(until), maxPiece).Milliseconds())
-		r, err := call[wire.Receipt](ctx, c, wire.VerbWait, &piece, retryAlways, limitFor(piece.WaitMS))
+		piece.WaitMS = max(1, min(time.Until(until), c.piece()).Milliseconds())
+		r, err := call[wire.Receipt](ctx, c, wire.VerbWait, &piece, retryAlways, c.limitFor(piece.WaitMS))
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +65,7 @@ func (c *Client) WaitEnd(ctx context.Context, process string) (*wire.Receipt, er
 // Status returns the receipt of a process.
 func (c *Client) Status(ctx context.Context, process string) (*wire.Receipt, error) {
 	m := wire.Status{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process}}
-	return call[wire.Receipt](ctx, c, wire.VerbStatus, &m, retryAlways, maxRequest)
+	return call[wire.Receipt](ctx, c, wire.VerbStatus, &m, retryAlways, c.cfg.MaxRequest)
 }
 
 // Write writes to the input of a process. With an offset it is tried again safely: what
@@ -71,7 +77,7 @@ func (c *Client) Write(ctx context.Context, m wire.Write) (*wire.Receipt, error)
 	if m.Offset != nil {
 		how = retryAlways
 	}
-	r, err := call[wire.Receipt](ctx, c, wire.VerbWrite, &m, how, maxRequest)
+	r, err := call[wire.Receipt](ctx, c, wire.VerbWrite, &m, how, c.cfg.MaxRequest)
 	if err != nil && how == retryUnsent {
 		return nil, undelivered(err)
 	}
@@ -81,20 +87,20 @@ func (c *Client) Write(ctx context.Context, m wire.Write) (*wire.Receipt, error)
 // CloseStdin ends the input of a process.
 func (c *Client) CloseStdin(ctx context.Context, process string) (*wire.Receipt, error) {
 	m := wire.CloseStdin{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process}}
-	return call[wire.Receipt](ctx, c, wire.VerbCloseStdin, &m, retryAlways, maxRequest)
+	return call[wire.Receipt](ctx, c, wire.VerbCloseStdin, &m, retryAlways, c.cfg.MaxRequest)
 }
 
 // Resize sets the size of a process's terminal.
 func (c *Client) Resize(ctx context.Context, process string, size wire.WindowSize) (*wire.Receipt, error) {
 	m := wire.Resize{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process}, WindowSize: size}
-	return call[wire.Receipt](ctx, c, wire.VerbResize, &m, retryAlways, maxRequest)
+	return call[wire.Receipt](ctx, c, wire.VerbResize, &m, retryAlways, c.cfg.MaxRequest)
 }
 
 // Signal sends one signal to the process group, by name or number. It is sent once; a
 // lost answer is an error of code delivery_unknown.
 func (c *Client) Signal(ctx context.Context, process, signal string) (*wire.Receipt, error) {
 	m := wire.Signal{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process}, Signal: signal}
-	r, err := call[wire.Receipt](ctx, c, wire.VerbSignal, &m, retryUnsent, maxRequest)
+	r, err := call[wire.Receipt](ctx, c, wire.VerbSignal, &m, retryUnsent, c.cfg.MaxRequest)
 	if err != nil {
 		return nil, undelivered(err)
 	}
@@ -104,7 +110,7 @@ func (c *Client) Signal(ctx context.Context, process, signal string) (*wire.Rece
 // Terminate stops the whole tree of a process and returns when that is observed.
 func (c *Client) Terminate(ctx context.Context, m wire.Terminate) (*wire.Receipt, error) {
 	m.Version = wire.Version
-	return call[wire.Receipt](ctx, c, wire.VerbTerminate, &m, retryAlways, maxRequest)
+	return call[wire.Receipt](ctx, c, wire.VerbTerminate, &m, retryAlways, c.cfg.MaxRequest)
 }
 
 // undelivered names the failures after which nobody knows whether a process got
@@ -119,9 +125,4 @@ func undelivered(err error) error {
 		}
 	}
 	return err
-}
-
-// limitFor is the time of one request that asks the other side to wait.
-func limitFor(waitMS int64) time.Duration {
-	return min(time.Duration(waitMS)*time.Millisecond+5*time.Second, maxRequest)
 }

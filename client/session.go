@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"time"
 
 	"github.com/limpet-sh/limpet/subjects"
 	"github.com/limpet-sh/limpet/subjects/wire"
@@ -21,7 +22,7 @@ func (c *Client) Open(ctx context.Context, m wire.Open) (*Session, error) {
 	if m.Name == "" {
 		m.Name = subjects.NewID() // so that a second try finds what the first made
 	}
-	info, err := call[wire.Session](ctx, c, wire.VerbOpen, &m, retryAlways, maxRequest)
+	info, err := call[wire.Session](ctx, c, wire.VerbOpen, &m, retryAlways, c.cfg.MaxRequest)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +55,22 @@ func (s *Session) Run(ctx context.Context, m wire.Run) (*wire.Result, error) {
 	if m.ExecutionID == "" {
 		m.ExecutionID = subjects.NewID()
 	}
-	return call[wire.Result](ctx, s.c, wire.VerbRun, &m, retryAttach, maxRequest)
+	began, yield := time.Now(), time.Duration(m.YieldMS)*time.Millisecond
+	for {
+		sent := time.Now()
+		res, err := call[wire.Result](ctx, s.c, wire.VerbRun, &m, retryAttach, s.c.cfg.MaxRequest)
+		if err != nil || !res.Yielded || time.Since(sent) < s.c.piece() {
+			return res, err
+		}
+		// Only our own request was at its end: the same id goes on waiting.
+		if m.YieldMS > 0 {
+			rest := yield - time.Since(began)
+			if rest < time.Millisecond {
+				return res, nil
+			}
+			m.YieldMS = rest.Milliseconds()
+		}
+	}
 }
 
 // Start starts a command and returns its receipt with the first page of its output. An
@@ -65,14 +81,14 @@ func (s *Session) Start(ctx context.Context, m wire.Start) (*wire.Receipt, error
 	if m.ExecutionID == "" {
 		m.ExecutionID = subjects.NewID()
 	}
-	return call[wire.Receipt](ctx, s.c, wire.VerbStart, &m, retryAlways, maxRequest)
+	return call[wire.Receipt](ctx, s.c, wire.VerbStart, &m, retryAlways, s.c.cfg.MaxRequest)
 }
 
 // Prepare says what a start would do, and starts nothing.
 func (s *Session) Prepare(ctx context.Context, m wire.Prepare) (*wire.Prepared, error) {
 	m.Version = wire.Version
 	s.ref(&m.SessionRef)
-	return call[wire.Prepared](ctx, s.c, wire.VerbPrepare, &m, retryAlways, maxRequest)
+	return call[wire.Prepared](ctx, s.c, wire.VerbPrepare, &m, retryAlways, s.c.cfg.MaxRequest)
 }
 
 // Cancel ends an execution by its id, also one whose start has not arrived yet: that
@@ -80,25 +96,25 @@ func (s *Session) Prepare(ctx context.Context, m wire.Prepare) (*wire.Prepared, 
 func (s *Session) Cancel(ctx context.Context, executionID string) (*wire.Receipt, error) {
 	m := wire.Cancel{Version: wire.Version, ExecutionID: executionID}
 	s.ref(&m.SessionRef)
-	return call[wire.Receipt](ctx, s.c, wire.VerbCancel, &m, retryAlways, maxRequest)
+	return call[wire.Receipt](ctx, s.c, wire.VerbCancel, &m, retryAlways, s.c.cfg.MaxRequest)
 }
 
 // List returns the processes of the session.
 func (s *Session) List(ctx context.Context) (*wire.Processes, error) {
 	m := wire.List{Version: wire.Version}
 	s.ref(&m.SessionRef)
-	return call[wire.Processes](ctx, s.c, wire.VerbList, &m, retryAlways, maxRequest)
+	return call[wire.Processes](ctx, s.c, wire.VerbList, &m, retryAlways, s.c.cfg.MaxRequest)
 }
 
 // Close ends the session and all its processes, and returns when they have ended.
 func (s *Session) Close(ctx context.Context) (*wire.Session, error) {
 	m := wire.CloseSession{Version: wire.Version}
 	s.ref(&m.SessionRef)
-	return call[wire.Session](ctx, s.c, wire.VerbClose, &m, retryAlways, maxRequest)
+	return call[wire.Session](ctx, s.c, wire.VerbClose, &m, retryAlways, s.c.cfg.MaxRequest)
 }
 
 // ListAll returns the sessions of the tenant and their processes.
 func (c *Client) ListAll(ctx context.Context) (*wire.Processes, error) {
 	m := wire.List{Version: wire.Version, All: true}
-	return call[wire.Processes](ctx, c, wire.VerbList, &m, retryAlways, maxRequest)
+	return call[wire.Processes](ctx, c, wire.VerbList, &m, retryAlways, c.cfg.MaxRequest)
 }

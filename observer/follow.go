@@ -31,20 +31,41 @@ var errCaughtUp = errors.New("caught up")
 // read again from the last one seen. Output beyond its share in EVENTS is live only
 // and may be missed; numbers tell. fn runs on the caller's goroutine.
 func Follow(ctx context.Context, conn *bus.Conn, tenant, process string, fromStart bool, fn func(wire.Event) error) error {
-	if err := subjects.CheckToken("tenant", tenant); err != nil {
+	f, err := newFollower(conn, tenant, process, fn)
+	if err != nil {
 		return err
 	}
-	f := follower{conn: conn, process: process, fn: fn, stream: conn.Root().Stream(subjects.StreamEvents)}
 	live := conn.Root().Live(tenant)
-	f.filter = conn.Root().Event(tenant, "*", "*", "*")
 	if process != "" {
-		if err := subjects.CheckToken("process", process); err != nil {
-			return err
-		}
 		live = conn.Root().LiveProcess(tenant, process)
-		f.filter = conn.Root().Event(tenant, "*", process, "*")
 	}
 	return f.run(ctx, live, fromStart)
+}
+
+// Replay gives fn the observations that are stored when it is called, as Follow does,
+// and returns.
+func Replay(ctx context.Context, conn *bus.Conn, tenant, process string, fn func(wire.Event) error) error {
+	f, err := newFollower(conn, tenant, process, fn)
+	if err != nil {
+		return err
+	}
+	return f.replay(ctx)
+}
+
+func newFollower(conn *bus.Conn, tenant, process string, fn func(wire.Event) error) (*follower, error) {
+	f := &follower{conn: conn, process: process, fn: fn, stream: conn.Root().Stream(subjects.StreamEvents)}
+	if err := subjects.CheckToken("tenant", tenant); err != nil {
+		return nil, err
+	}
+	if process == "" {
+		f.filter = conn.Root().Event(tenant, "*", "*", "*")
+		return f, nil
+	}
+	if err := subjects.CheckToken("process", process); err != nil {
+		return nil, err
+	}
+	f.filter = conn.Root().Event(tenant, "*", process, "*")
+	return f, nil
 }
 
 type follower struct {

@@ -141,8 +141,8 @@ func (s state) validUTF8(data []byte) bool {
 		if !utf8.FullRune(tmp[:n]) {
 			return true
 		}
-		_, size := utf8.DecodeRune(tmp[:n])
-		if size < have {
+		r, size := utf8.DecodeRune(tmp[:n])
+		if r == utf8.RuneError && size == 1 {
 			return false
 		}
 		data = data[size-have:]

@@ -91,7 +91,8 @@ func commandOf(r Request) *Command {
 // FuzzDecodeMessage: every message, read leniently, never panics; what decodes is
 // stable: encoded and decoded again it gives the same bytes.
 func FuzzDecodeMessage(f *testing.F) {
-	for i, s := range samples() {
+	all := samples()
+	for i, s := range all {
 		for _, ct := range contentTypes {
 			for _, v := range []any{s.full, s.empty} {
 				b, err := Marshal(ct, v)
@@ -107,7 +108,6 @@ func FuzzDecodeMessage(f *testing.F) {
 		f.Add(uint8(5), c.ct == subjects.TypeJSON, true, []byte(c.data))
 	}
 	f.Fuzz(func(t *testing.T, n uint8, asJSON, strict bool, data []byte) {
-		all := samples()
 		typ := reflect.TypeOf(all[int(n)%len(all)].empty).Elem()
 		ct := contentType(asJSON)
 		v := reflect.New(typ).Interface()

@@ -58,7 +58,7 @@ type Config struct {
 	// Secret that passwords are made from, at least 16 bytes; kept in Dir, or random,
 	// when empty. All servers of a cluster share one.
 	Secret []byte
-	// Cluster joins servers; nil: this one alone.
+	// Cluster joins servers, and needs Listen; nil: this one alone.
 	Cluster *Cluster
 	// Logger gets what the server logs; slog.Default when nil.
 	Logger *slog.Logger
@@ -92,6 +92,10 @@ func (c *Config) validate() error {
 	}
 	if c.MaxUnix < 0 || c.MaxMemory < 0 || c.MaxStore < 0 {
 		return errors.New("MaxUnix, MaxMemory and MaxStore must not be negative")
+	}
+	if c.Cluster != nil && c.Listen == "" {
+		// The server opens its port for routes only after that for clients.
+		return errors.New("Listen: a server of a cluster needs an address")
 	}
 	if c.SyncInterval == 0 {
 		c.SyncInterval = time.Second

@@ -10,6 +10,7 @@ import (
 	"github.com/limpet-sh/limpet/subjects"
 	"github.com/limpet-sh/limpet/subjects/bus"
 	"github.com/limpet-sh/limpet/subjects/bus/embedded"
+	"github.com/limpet-sh/limpet/subjects/bus/embedded/embeddedtest"
 )
 
 func serveEcho(t *testing.T, c *bus.Conn, subject, queue string) {
@@ -27,16 +28,16 @@ func serveEcho(t *testing.T, c *bus.Conn, subject, queue string) {
 // TestRoles: each role can do its job, and nothing else. A refusal comes at once, not
 // at a deadline.
 func TestRoles(t *testing.T) {
-	s := start(t, embedded.Config{Tenants: []string{"local", "other"}})
-	provision(t, s, bus.StreamOptions{Memory: true})
+	s := embeddedtest.Start(t, embedded.Config{Tenants: []string{"local", "other"}})
+	embeddedtest.Provision(t, s, bus.StreamOptions{Memory: true})
 	r := subjects.Default()
 	conn := map[string]*bus.Conn{
-		"w1":       connect(t, s, subjects.RoleWorker, "W1"),
-		"w2":       connect(t, s, subjects.RoleWorker, "W2"),
-		"gateway":  connect(t, s, subjects.RoleGateway, "g1"),
-		"local":    connect(t, s, subjects.RoleTenant, "local"),
-		"other":    connect(t, s, subjects.RoleTenant, "other"),
-		"observer": connect(t, s, subjects.RoleObserver, "o1"),
+		"w1":       embeddedtest.Connect(t, s, subjects.RoleWorker, "W1"),
+		"w2":       embeddedtest.Connect(t, s, subjects.RoleWorker, "W2"),
+		"gateway":  embeddedtest.Connect(t, s, subjects.RoleGateway, "g1"),
+		"local":    embeddedtest.Connect(t, s, subjects.RoleTenant, "local"),
+		"other":    embeddedtest.Connect(t, s, subjects.RoleTenant, "other"),
+		"observer": embeddedtest.Connect(t, s, subjects.RoleObserver, "o1"),
 	}
 	serveEcho(t, conn["gateway"], r.APIAll(), "gw")
 	serveEcho(t, conn["w1"], r.WorkerAll("W1", 7), "")
@@ -159,17 +160,17 @@ func TestRoles(t *testing.T) {
 
 // TestLiveReachesItsTenant: events are republished, and only to whom they belong.
 func TestLiveReachesItsTenant(t *testing.T) {
-	s := start(t, embedded.Config{Tenants: []string{"local", "other"}})
-	provision(t, s, bus.StreamOptions{Memory: true})
+	s := embeddedtest.Start(t, embedded.Config{Tenants: []string{"local", "other"}})
+	embeddedtest.Provision(t, s, bus.StreamOptions{Memory: true})
 	r := subjects.Default()
 	got := make(chan string, 16)
 	for _, tenant := range []string{"local", "other"} {
-		c := connect(t, s, subjects.RoleTenant, tenant)
+		c := embeddedtest.Connect(t, s, subjects.RoleTenant, tenant)
 		if _, err := c.Subscribe(r.Live(tenant), 16, func(m *bus.Msg) { got <- tenant + " " + m.Subject + " " + string(m.Data) }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w := connect(t, s, subjects.RoleWorker, "W1")
+	w := embeddedtest.Connect(t, s, subjects.RoleWorker, "W1")
 	for _, tenant := range []string{"local", "other", "local"} {
 		if _, err := w.Append(t.Context(), r.Event(tenant, "W1", "p", "started"), nil, []byte("e"), bus.ExpectAny()); err != nil {
 			t.Fatal(err)
@@ -195,7 +196,7 @@ func TestLiveReachesItsTenant(t *testing.T) {
 }
 
 func TestWrongPassword(t *testing.T) {
-	s := start(t, embedded.Config{})
+	s := embeddedtest.Start(t, embedded.Config{})
 	for _, tt := range []struct{ name, user, password string }{
 		{"none", "", ""},
 		{"wrong", "worker.W1", "guess"},
@@ -207,7 +208,7 @@ func TestWrongPassword(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			c, err := bus.Connect(ctx, bus.Config{User: tt.user, Password: tt.password, Dial: s.Dial(), Logger: quiet()})
+			c, err := bus.Connect(ctx, bus.Config{User: tt.user, Password: tt.password, Dial: s.Dial(), Logger: embeddedtest.Quiet()})
 			if err == nil {
 				c.Close()
 				t.Fatal("connected")

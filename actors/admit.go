@@ -1,0 +1,222 @@
+package actors
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/limpet-sh/limpet/actors/keeper"
+	"github.com/limpet-sh/limpet/actors/runtime"
+	"github.com/limpet-sh/limpet/safety"
+	"github.com/limpet-sh/limpet/subjects"
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+func (s *session) start(r request, m *wire.Start) {
+	r.call = &call{hash: wire.RequestHash(&m.Command), onTimeout: wire.OnTimeoutKill}
+	s.admit(r, m.ExecutionID, &m.Command)
+}
+
+func (s *session) startRun(r request, m *wire.Run) {
+	r.call = &call{
+		hash: wire.RequestHash(&m.Command), run: true, render: m.Render,
+		yield: time.Duration(m.YieldMS) * time.Millisecond, onTimeout: cmp.Or(m.OnTimeout, wire.OnTimeoutKill),
+	}
+	if r.call.onTimeout != wire.OnTimeoutKill {
+		r.call.timeout = time.Duration(s.timeout(&m.Command)) * time.Millisecond
+	}
+	s.admit(r, m.ExecutionID, &m.Command)
+}
+
+// admit checks a start, in this order: a known execution id, the policy, the command
+// against this host, the limits. Nothing exists before the last check has passed.
+func (s *session) admit(r request, execution string, c *wire.Command) {
+	if p := s.byExec[execution]; p != nil && execution != "" {
+		if !post(p.inbox, r) {
+			refuse(r, errOverloaded)
+		}
+		return
+	}
+	p, err := s.claim(r, cmp.Or(execution, subjects.NewID()), c)
+	if err != nil {
+		refuse(r, err)
+		return
+	}
+	if rec := s.rec.Load(); s.live.Load() >= int64(rec.Limits.LiveProcesses) {
+		refuse(r, &wire.Error{
+			Code:    wire.CodeProcessQuotaExceeded,
+			Message: "the session has as many live processes as it may; end one, or wait for one to end",
+			Details: map[string]any{"live": s.live.Load(), "limit": rec.Limits.LiveProcesses},
+		})
+		return
+	}
+	s.enter(p)
+	s.live.Add(1)
+}
+
+// enter makes a process known and starts its actor.
+func (s *session) enter(p *process) {
+	s.members[p.id], s.byExec[p.execution] = p, p
+	s.deps.dir.addProcess(p)
+	go p.run() // ends by an order of this session, which waits for p.done
+}
+
+// claim resolves a command into what the keeper forks.
+func (s *session) claim(r request, execution string, c *wire.Command) (*process, error) {
+	rec := s.rec.Load()
+	res, err := s.resolve(c)
+	if err != nil {
+		return nil, err
+	}
+	p := newProcess(s, execution)
+	p.receipt = wire.Receipt{
+		Version: wire.Version, Process: p.id, ExecutionID: execution, Session: rec.ID, Tenant: rec.Tenant,
+		Worker: rec.Worker, Incarnation: rec.Incarnation, RequestHash: r.call.hash, CallDigest: res.digest,
+		State: wire.StateStarting, CreatedAt: time.Now().UTC(), TimeoutMS: res.timeoutMS, GraceMS: res.grace.Milliseconds(),
+		TTY: res.spawn.TTY, Streams: res.streams, Shell: res.shell, Cwd: res.spawn.Dir, Confinement: "none",
+		Notes: append(res.verdict.Notes, c.Notes()...), StdinOpen: res.spawn.Stdin || res.spawn.TTY != nil,
+		Labels: c.Labels, Description: c.Description,
+	}
+	if r.call.timeout > 0 { // the time yields the handle, it does not end the command
+		res.spawn.Timeout = 0
+	}
+	if res.spawn.Timeout > 0 {
+		d := p.receipt.CreatedAt.Add(res.spawn.Timeout)
+		p.receipt.Deadline = &d
+	}
+	p.grace = res.grace
+	p.plan = plan{Leftovers: cmp.Or(c.Leftovers, wire.LeftoversKill), IdleTimeoutMS: c.IdleTimeoutMS}
+	if c.Output != nil {
+		p.plan.Output = *c.Output
+	}
+	res.spawn.Process = p.id
+	p.claim = &claim{spec: res.spawn, calls: []request{r}, input: c.Input, keepOpen: c.Stdin == wire.StdinPipe || c.TTY != nil}
+	if len(c.Input) > 0 {
+		p.claim.spec.Stdin = c.TTY == nil
+		p.receipt.StdinOpen = true
+	}
+	p.publish()
+	return p, nil
+}
+
+// resolved is a command after all defaults: what runs, and what identifies it.
+type resolved struct {
+	spawn     keeper.Spawn
+	shell     string
+	streams   wire.StreamsMode
+	timeoutMS int64
+	grace     time.Duration
+	verdict   wire.Verdict
+	digest    string
+}
+
+func (s *session) timeout(c *wire.Command) int64 {
+	return cmp.Or(c.TimeoutMS, s.rec.Load().DefaultTimeoutMS)
+}
+
+func (s *session) resolve(c *wire.Command) (*resolved, error) {
+	rec := s.rec.Load()
+	verdict, err := safety.Check(c)
+	if err != nil {
+		return nil, err
+	}
+	if verdict.Decision != wire.Allow {
+		return nil, &wire.Error{Code: wire.CodeDenied, Message: "the policy does not allow this command", Details: map[string]any{"reasons": verdict.Reasons}}
+	}
+	res := &resolved{
+		verdict: verdict, timeoutMS: s.timeout(c), streams: cmp.Or(c.Streams, wire.StreamsSeparate),
+		grace: cmp.Or(time.Duration(c.GraceMS)*time.Millisecond, defaultGrace),
+	}
+	full := *c
+	full.Cwd, full.TimeoutMS, full.Streams = cmp.Or(c.Cwd, rec.Cwd), res.timeoutMS, res.streams
+	if err := checkDir(full.Cwd); err != nil {
+		return nil, err
+	}
+	argv := c.Argv
+	if c.Text != "" {
+		if argv, err = runtime.ShellArgv(c.Shell, c.Text); err != nil {
+			return nil, err
+		}
+		res.shell, full.Shell = argv[0], argv[0]
+	}
+	full.Env = append(append([]wire.EnvVar(nil), rec.Env...), c.Env...)
+	if c.TTY != nil {
+		full.TTY = &wire.WindowSize{Rows: cmp.Or(c.TTY.Rows, 24), Cols: cmp.Or(c.TTY.Cols, 80)}
+		res.streams, full.Streams = wire.StreamsMerged, wire.StreamsMerged
+	}
+	res.digest = wire.CallDigest(&full, rec.Worker, nil)
+	res.spawn = keeper.Spawn{
+		Argv: argv, Env: runtime.Environment(s.deps.environ, runtime.AllowDefault, full.Env, full.TTY != nil), Dir: full.Cwd,
+		Stdin: c.Stdin == wire.StdinPipe, TTY: full.TTY, Merged: res.streams == wire.StreamsMerged,
+		Umask: 0o022, Grace: res.grace, Timeout: max(0, time.Duration(res.timeoutMS)*time.Millisecond),
+	}
+	if c.Umask != nil {
+		res.spawn.Umask = *c.Umask
+	}
+	res.spawn.Limits = c.Limits
+	return res, nil
+}
+
+// checkDir refuses a directory that is not there before anything is recorded.
+func checkDir(dir string) error {
+	st, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &wire.Error{Code: wire.CodeWorkdirNotFound, Field: "command.cwd", Message: "command.cwd: there is no directory " + dir}
+	case err != nil:
+		return &wire.Error{Code: wire.CodeWorkdirNotFound, Field: "command.cwd", Message: "command.cwd: " + dir + " cannot be entered"}
+	case !st.IsDir():
+		return &wire.Error{Code: wire.CodeWorkdirNotFound, Field: "command.cwd", Message: "command.cwd: " + dir + " is not a directory"}
+	}
+	return nil
+}
+
+// prepare says what a start would do, and starts nothing.
+func (s *session) prepare(r request, m *wire.Prepare) {
+	res, err := s.resolve(&m.Command)
+	if err != nil {
+		refuse(r, err)
+		return
+	}
+	out := &wire.Prepared{
+		Version: wire.Version, ExecutionID: cmp.Or(m.ExecutionID, subjects.NewID()),
+		RequestHash: wire.RequestHash(&m.Command), CallDigest: res.digest, Verdict: res.verdict, Cwd: res.spawn.Dir,
+	}
+	if res.shell != "" {
+		out.Shell = res.spawn.Argv[:len(res.spawn.Argv)-1]
+	}
+	answer(r, out)
+}
+
+// cancel ends an execution by its id. One that has not arrived yet is reserved as
+// cancelled: its late start finds that and does not fork.
+func (s *session) cancel(r request, m *wire.Cancel) {
+	if p := s.byExec[m.ExecutionID]; p != nil {
+		r.target.Verb = "cancel"
+		if !post(p.inbox, r) {
+			refuse(r, errOverloaded)
+		}
+		return
+	}
+	rec := s.rec.Load()
+	at := time.Now().UTC()
+	e := &wire.ExecutionRecord{Version: wire.Version, ExecutionID: m.ExecutionID, Receipt: wire.Receipt{
+		Version: wire.Version, ExecutionID: m.ExecutionID, Session: rec.ID, Tenant: rec.Tenant, Worker: rec.Worker,
+		Incarnation: rec.Incarnation, State: wire.StateCancelled, Reason: wire.ReasonNeverStarted,
+		CancelRequested: true, CreatedAt: at, EndedAt: &at, Streams: wire.StreamsSeparate, Confinement: "none",
+	}}
+	s.deps.aside(r, func(ctx context.Context) {
+		_, existing, err := s.deps.store.CreateExecution(ctx, rec.Tenant, e)
+		switch {
+		case err != nil:
+			refuse(r, err)
+		case existing != nil:
+			answer(r, &existing.Receipt)
+		default:
+			answer(r, &e.Receipt)
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package actors
+
+import (
+	"context"
+	"errors"
+
+	"github.com/limpet-sh/limpet/registry"
+	"github.com/limpet-sh/limpet/subjects/bus"
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// route hands a request to the mailbox it addresses. It runs on the bus's goroutine
+// and never blocks.
+func (w *Worker) route(req *bus.Request) {
+	target, err := w.cfg.Control.Root().ParseWorker(req.Subject)
+	r := request{Request: req, target: target}
+	switch {
+	case err != nil:
+		refuse(r, wire.Invalid("subject", "%v", err))
+	case target.Session != "":
+		s := w.deps.dir.session(target.Tenant, target.Session)
+		if s == nil {
+			refuse(r, errNoSession())
+			return
+		}
+		s.touch()
+		if !post(s.inbox, r) {
+			refuse(r, errOverloaded)
+		}
+	case target.Process != "":
+		p := w.deps.dir.process(target.Tenant, target.Process)
+		if p == nil {
+			w.deps.aside(r, func(ctx context.Context) { w.answerMissing(ctx, r) })
+			return
+		}
+		if s := w.deps.dir.session(p.tenant, p.session); s != nil {
+			s.touch()
+		}
+		if !post(p.inbox, r) {
+			refuse(r, errOverloaded)
+		}
+	default:
+		if !post(w.inbox, r) {
+			refuse(r, errOverloaded)
+		}
+	}
+}
+
+func errNoSession() *wire.Error {
+	return wire.Errorf(wire.CodeNotFound, "there is no such session here; open it again")
+}
+
+// answerMissing answers for a process that has no actor here: its receipt is in the
+// records and its output is gone, or it never was.
+func (w *Worker) answerMissing(ctx context.Context, r request) {
+	missing := wire.Errorf(wire.CodeNotFound, "there is no process %s", r.target.Process)
+	pr, _, err := w.reg.Process(ctx, r.target.Tenant, r.target.Process)
+	if errors.Is(err, registry.ErrNotFound) {
+		refuse(r, missing)
+		return
+	}
+	if err != nil {
+		refuse(r, err)
+		return
+	}
+	rec, _, err := w.reg.Execution(ctx, r.target.Tenant, pr.ExecutionID)
+	switch {
+	case errors.Is(err, registry.ErrNotFound):
+		refuse(r, missing)
+	case err != nil:
+		refuse(r, err)
+	case r.target.Verb == "status" || r.target.Verb == "wait" || r.target.Verb == "terminate":
+		answer(r, &rec.Receipt)
+	default:
+		refuse(r, errGone(r.target.Process))
+	}
+}
+
+// answerFrom answers a start whose execution id is recorded: the same command gets
+// the same process, whoever holds it.
+func (w *Worker) answerFrom(r request, rec *wire.ExecutionRecord) {
+	rc := &rec.Receipt
+	switch {
+	case rc.State == wire.StateCancelled && rc.Reason == wire.ReasonNeverStarted:
+		refuse(r, &wire.Error{
+			Code: wire.CodeExecutionCancelled, Field: "execution_id",
+			Message: "execution_id: " + rec.ExecutionID + " was cancelled before its start; nothing was started",
+		})
+		return
+	case rec.RequestHash != r.call.hash:
+		refuse(r, errConflict(rec.ExecutionID))
+		return
+	case rc.Reason == wire.ReasonSpawnFailed && rc.Error != nil:
+		refuse(r, rc.Error)
+		return
+	}
+	if p := w.deps.dir.process(rc.Tenant, rc.Process); p != nil {
+		if !post(p.inbox, r) {
+			refuse(r, errOverloaded)
+		}
+		return
+	}
+	if r.call.run {
+		answer(r, &wire.Result{Version: wire.Version, Receipt: *rc, Yielded: !rc.State.Terminal(), OnTimeout: r.call.onTimeout})
+		return
+	}
+	answer(r, rc)
+}

@@ -1,0 +1,78 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/limpet-sh/limpet/actors/keeper"
+	"github.com/limpet-sh/limpet/actors/output"
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// sink is where the pump puts output: the log, and an observation of it. It is called
+// by the pump alone; close and last by the actor.
+type sink struct {
+	ctx    context.Context //nolint:containedctx // the actor's life, which ends a wait for room
+	log    *output.Log
+	feed   feed
+	limit  int64 // kill_over_bytes; 0 none
+	over   func()
+	last   atomic.Int64 // unix nanoseconds of the newest output
+	closed atomic.Bool  // the log is closed; what comes is counted by the journal alone
+	told   bool
+}
+
+// Append implements keeper.Sink.
+func (s *sink) Append(c keeper.Chunk) error {
+	s.last.Store(time.Now().UnixNano())
+	if s.closed.Load() {
+		return nil
+	}
+	if err := s.append(output.Chunk{
+		Number: c.Number, Offset: c.Offset, Stream: c.Stream, Data: c.Data, At: c.At,
+		OrderUnknown: c.OrderUnknown, StdoutOffset: c.StdoutOffset,
+	}); err != nil {
+		return err
+	}
+	if s.feed != nil {
+		s.feed.OutputFunc(func() wire.Chunk { return s.view(c) })
+	}
+	if s.limit > 0 && !s.told && c.Offset+int64(len(c.Data)) > s.limit {
+		s.told = true
+		s.over()
+	}
+	return nil
+}
+
+// append waits for room where a lossless log has none; else it never waits.
+func (s *sink) append(c output.Chunk) error {
+	for {
+		err := s.log.Append(c)
+		if !errors.Is(err, output.ErrFull) {
+			return err
+		}
+		again := time.NewTimer(time.Second) // a disk does not say when it is no longer full
+		select {
+		case <-s.log.Room():
+		case <-again.C:
+		case <-s.ctx.Done():
+			again.Stop()
+			return context.Cause(s.ctx)
+		}
+		again.Stop()
+	}
+}
+
+// view is a chunk as observers get it: text, with binary withheld.
+func (s *sink) view(c keeper.Chunk) wire.Chunk {
+	v := wire.Chunk{Cursor: c.Number, Offset: c.Offset, Stream: c.Stream.String(), SourceBytes: len(c.Data), At: c.At}
+	page, err := s.log.Read(wire.Read{Version: wire.Version, Cursor: &c.Number, MaxBytes: wire.MinPageBytes, View: wire.ViewText}, output.State{})
+	if err == nil && len(page.Chunks) > 0 && page.Chunks[0].Cursor == c.Number {
+		v = page.Chunks[0]
+	}
+	return v
+}
+
+func (s *sink) close() { s.closed.Store(true) }

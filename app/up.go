@@ -1,0 +1,226 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/oklog/run"
+
+	"github.com/limpet-sh/limpet/actors/keeper"
+	"github.com/limpet-sh/limpet/gateway"
+	"github.com/limpet-sh/limpet/subjects"
+	"github.com/limpet-sh/limpet/subjects/bus"
+	"github.com/limpet-sh/limpet/subjects/bus/embedded"
+)
+
+// WorkerName of the one worker of a host.
+const WorkerName = "local"
+
+// AdoptionWindow is how long the keeper of a host waits for the next worker before it
+// ends all processes.
+const AdoptionWindow = 10 * time.Minute
+
+// UpOptions of everything on one host.
+type UpOptions struct {
+	State State
+	// Exe is this binary, by default /proc/self/exe; its "worker" and "keeper" are run.
+	Exe string
+	// SyncAlways makes every acknowledged write survive a power loss.
+	SyncAlways bool
+	// Memory keeps the streams in memory: they end with the server.
+	Memory bool
+	Logger *slog.Logger
+	// OnUp is called when the host serves; it must not block. It may be nil.
+	OnUp func(*Discovery)
+}
+
+// Up holds NATS and the gateway, keeps the keeper and the worker alive, and leaves a
+// discovery file by which other commands find it. It returns when ctx has ended and
+// everything with it, or with an error when a part cannot go on.
+func Up(ctx context.Context, o UpOptions) error {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Exe == "" {
+		o.Exe = "/proc/self/exe"
+	}
+	if err := os.MkdirAll(o.State.Worker(), 0o700); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	h, err := startHost(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	d, err := h.discovery(o.State)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(o.State.discovery())
+	if o.OnUp != nil {
+		go h.announce(ctx, d, o.OnUp) // ends when the worker serves, or with ctx
+	}
+	var g run.Group
+	{
+		ctx, cancel := context.WithCancel(ctx)
+		g.Add(func() error { return h.gateway.Run(ctx) }, func(error) { cancel() })
+	}
+	{
+		ctx, cancel := context.WithCancel(ctx)
+		g.Add(func() error { return superviseAll(ctx, o) }, func(error) { cancel() })
+	}
+	{
+		ctx, cancel := context.WithCancel(ctx)
+		g.Add(func() error { <-ctx.Done(); return nil }, func(error) { cancel() })
+	}
+	return g.Run()
+}
+
+// superviseAll keeps the keeper and the worker alive. At the end the worker goes
+// first: it ends the sessions, for which it needs the keeper.
+func superviseAll(ctx context.Context, o UpOptions) error {
+	k := &supervised{
+		name: "keeper", pidFile: o.State.keeperPID(), logFile: o.State.keeperLog(),
+		lock: filepath.Join(o.State.Worker(), "keeper.lock"), up: make(chan struct{}), log: o.Logger,
+		start: func(ctx context.Context, log *os.File) (*exec.Cmd, error) {
+			return keeper.Ensure(ctx, keeper.Config{Dir: o.State.Worker(), Exe: o.Exe, Window: AdoptionWindow, Log: log})
+		},
+	}
+	w := &supervised{
+		name: "worker", pidFile: o.State.workerPID(), logFile: o.State.workerLog(),
+		lock: filepath.Join(o.State.Worker(), "worker.lock"), up: make(chan struct{}), log: o.Logger,
+		start: startChild(o.Exe, "worker", "--file", o.State.workerFile()),
+	}
+	keeping, stopKeeper := context.WithCancel(context.WithoutCancel(ctx))
+	kept := make(chan error, 1)
+	go func() { kept <- k.run(keeping) }() // ended by stopKeeper, below
+	select {
+	case <-k.up:
+	case <-ctx.Done():
+	}
+	err := w.run(ctx)
+	stopKeeper()
+	return errors.Join(err, <-kept)
+}
+
+// host is NATS with its streams, and the gateway.
+type host struct {
+	server  *embedded.Server
+	conns   []*bus.Conn
+	gateway *gateway.Gateway
+	log     *slog.Logger
+}
+
+func startHost(ctx context.Context, o UpOptions) (_ *host, err error) {
+	h := &host{log: o.Logger}
+	defer func() {
+		if err != nil {
+			h.close()
+		}
+	}()
+	cfg := embedded.Config{SyncAlways: o.SyncAlways, Logger: o.Logger}
+	if o.State != "" {
+		cfg.Dir, cfg.UnixSocket = o.State.Store(), o.State.Socket()
+	}
+	if h.server, err = embedded.Start(cfg); err != nil {
+		var locked *embedded.LockedError
+		if errors.As(err, &locked) {
+			return nil, fmt.Errorf("limpet is up already in %s (process %d); stop it first, or give another --state", o.State, locked.PID)
+		}
+		return nil, fmt.Errorf("start NATS: %w", err)
+	}
+	prov, err := h.connect(ctx, subjects.RoleProvisioner, "up")
+	if err != nil {
+		return nil, err
+	}
+	if err := prov.EnsureStreams(ctx, bus.StreamOptions{Memory: o.Memory || o.State == ""}); err != nil {
+		return nil, fmt.Errorf("streams: %w", err)
+	}
+	conn, err := h.connect(ctx, subjects.RoleGateway, "up")
+	if err != nil {
+		return nil, err
+	}
+	if h.gateway, err = gateway.New(gateway.Config{Conn: conn, Logger: o.Logger}); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// connect makes a connection in process, as a role.
+func (h *host) connect(ctx context.Context, role subjects.Role, name string) (*bus.Conn, error) {
+	c, err := bus.Connect(ctx, h.bus(role, name))
+	if err != nil {
+		return nil, fmt.Errorf("connect as %s: %w", role, err)
+	}
+	h.conns = append(h.conns, c)
+	return c, nil
+}
+
+func (h *host) bus(role subjects.Role, name string) bus.Config {
+	user, password := h.server.Credentials(role, name)
+	return bus.Config{
+		Name: string(role) + " " + name, Dial: h.server.Dial(), User: user, Password: password,
+		InboxPrefix: subjects.InboxPrefix(role, name), Logger: h.log,
+	}
+}
+
+// close ends clients before the server, which they would try to reach again.
+func (h *host) close() {
+	for i := len(h.conns) - 1; i >= 0; i-- {
+		h.conns[i].Close()
+	}
+	if h.server != nil {
+		h.server.Close()
+	}
+}
+
+// workerFile is what the worker child needs to connect; it is 0600.
+type workerFile struct {
+	Version  int    `json:"version"`
+	Name     string `json:"name"`
+	Dir      string `json:"dir"`
+	Socket   string `json:"socket"`
+	User     string `json:"user"`
+	Password string `json:"password"`
+}
+
+// discovery writes the files by which the worker and other commands find us.
+func (h *host) discovery(s State) (*Discovery, error) {
+	w := workerFile{Version: 1, Name: WorkerName, Dir: s.Worker(), Socket: s.Socket()}
+	w.User, w.Password = h.server.Credentials(subjects.RoleWorker, WorkerName)
+	d := &Discovery{Version: 1, PID: os.Getpid(), Socket: s.Socket(), Tenant: Tenant, StartedAt: time.Now().UTC()}
+	d.User, d.Password = h.server.Credentials(subjects.RoleTenant, Tenant)
+	d.Observer, d.ObserverPassword = h.server.Credentials(subjects.RoleObserver, observerName)
+	if err := errors.Join(writeJSON(s.workerFile(), w), writeJSON(s.discovery(), d)); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	return d, nil
+}
+
+// announce calls back when a worker has booted.
+func (h *host) announce(ctx context.Context, d *Discovery, up func(*Discovery)) {
+	if err := h.gateway.WaitWorker(ctx); err == nil {
+		up(d)
+	}
+}
+
+// WorkerFromFile are the options of the worker that an up started.
+func WorkerFromFile(path string) (WorkerOptions, error) {
+	var f workerFile
+	if err := readJSON(path, &f); err != nil {
+		return WorkerOptions{}, err
+	}
+	if f.Version != 1 {
+		return WorkerOptions{}, fmt.Errorf("%s: version %d is not known here", path, f.Version)
+	}
+	return WorkerOptions{Name: f.Name, Dir: f.Dir, Bus: bus.Config{
+		Dial: bus.DialUnix(f.Socket), User: f.User, Password: f.Password,
+		InboxPrefix: subjects.InboxPrefix(subjects.RoleWorker, f.Name),
+	}}, nil
+}

@@ -1,0 +1,44 @@
+package chaos
+
+import (
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/limpet-sh/limpet/client"
+)
+
+// chaosTime is how long the tests named TestChaos… go on, each.
+var chaosTime = flag.Duration("chaos.time", 5*time.Second, "how long each chaos test breaks things")
+
+func TestMain(m *testing.M) {
+	if code, played := Role(os.Args); played {
+		os.Exit(code)
+	}
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+func start(t testing.TB, env ...string) *Lab {
+	t.Helper()
+	l, err := Start(t.Context(), t.TempDir(), env...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	return l
+}
+
+func open(t testing.TB, l *Lab) *client.Session {
+	t.Helper()
+	s, err := l.Open(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

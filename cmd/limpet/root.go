@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/limpet-sh/limpet/app"
+	"github.com/limpet-sh/limpet/client"
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// sessionName of what a person starts, unless --session says otherwise.
+const sessionName = "cli"
+
+// flags that every command takes.
+type globals struct {
+	state   string
+	session string
+	json    bool
+	verbose bool
+}
+
+func newRoot() *cobra.Command {
+	g := &globals{}
+	root := &cobra.Command{
+		Use:   "limpet",
+		Short: "A shell that holds on",
+		Long: `Limpet runs shell commands and keeps hold of them: every process of a command is
+owned, its output is kept and can be read again, and nothing is left behind.
+
+Start with:
+  limpet run -- 'make test'        run a command, see its output, get its exit code
+  limpet up                        keep commands alive in the background; then, elsewhere:
+  limpet start -- 'make serve'     start one and get its process id
+  limpet ps | logs -f ID | wait ID | kill ID`,
+		Example:       "  limpet run --timeout 30s -- 'sleep 5; echo done'",
+		Version:       app.Version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRun: func(*cobra.Command, []string) {
+			level := slog.LevelError
+			if g.verbose {
+				level = slog.LevelDebug
+			}
+			slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+		},
+	}
+	p := root.PersistentFlags()
+	p.StringVar(&g.state, "state", "", "state directory (default $LIMPET_STATE, $XDG_STATE_HOME/limpet, ~/.local/state/limpet)")
+	p.StringVar(&g.session, "session", sessionName, "name of the session that owns the processes")
+	p.BoolVar(&g.json, "json", false, "print JSON")
+	p.BoolVarP(&g.verbose, "verbose", "v", false, "log to stderr what goes on")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usagef("%v; see: %s --help", err, c.CommandPath())
+	})
+	root.AddCommand(
+		newRun(g), newUp(g), newStart(g), newPS(g), newLogs(g), newWait(g),
+		newWrite(g), newKill(g), newEvents(g), newWorker(),
+	)
+	return root
+}
+
+// stateDir resolves --state.
+func (g *globals) stateDir() (app.State, error) { return app.StateDir(g.state) }
+
+// connect reaches what is up.
+func (g *globals) connect(ctx context.Context) (*client.Client, error) {
+	s, err := g.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	d, err := app.Discover(s)
+	if err != nil {
+		return nil, err
+	}
+	b := d.Bus("limpet cli")
+	return client.Connect(ctx, client.Config{
+		Dial: b.Dial, User: b.User, Password: b.Password, InboxPrefix: b.InboxPrefix, Tenant: d.Tenant,
+	})
+}
+
+// withClient runs f with what is up.
+func (g *globals) withClient(ctx context.Context, f func(*client.Client) error) error {
+	c, err := g.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return f(c)
+}
+
+// openSession opens the person's session, which stays until up ends.
+func (g *globals) openSession(ctx context.Context, c *client.Client) (*client.Session, error) {
+	return c.Open(ctx, wire.Open{Version: wire.Version, Name: g.session, IdleTTLMS: -1, DefaultTimeoutMS: -1})
+}
+
+// process finds a process by its id or by a start of it that is unique.
+func (g *globals) process(ctx context.Context, c *client.Client, id string) (string, error) {
+	const full = 22
+	if len(id) >= full {
+		return id, nil
+	}
+	l, err := c.ListAll(ctx)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for i := range l.Processes {
+		if strings.HasPrefix(l.Processes[i].Process, id) {
+			found = append(found, l.Processes[i].Process)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return "", usagef("there is no process %q; see: limpet ps", id)
+	}
+	return "", usagef("%q is the start of %d process ids; give more of it", id, len(found))
+}
+
+// oneProcess is the argument check of commands that take a process id.
+func oneProcess(c *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return usagef("give one process id, as limpet ps shows it: %s", c.UseLine())
+	}
+	return nil
+}
+
+// command makes a Command of the words after --. One word is shell text; several are
+// a program and its arguments.
+func commandOf(args []string) (wire.Command, error) {
+	switch len(args) {
+	case 0:
+		return wire.Command{}, usagef("give a command after --, such as: limpet run -- 'ls -l'")
+	case 1:
+		return wire.Command{Text: args[0]}, nil
+	}
+	return wire.Command{Argv: args}, nil
+}
+
+// notUp tells whether err says that nothing is up.
+func notUp(err error) bool { return errors.Is(err, app.ErrNotUp) }
+
+func envVars(list []string) ([]wire.EnvVar, error) {
+	var vars []wire.EnvVar
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if !ok || name == "" {
+			return nil, usagef("--env %q: give NAME=VALUE", e)
+		}
+		vars = append(vars, wire.EnvVar{Name: name, Value: value})
+	}
+	return vars, nil
+}
+
+func printJSON(v any) error {
+	b, err := jsonIndent(v)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	_, err = os.Stdout.Write(append(b, '\n'))
+	return err
+}
