@@ -72,4 +72,3 @@ func (r *Registry) Workers(ctx context.Context) ([]Worker, error) {
 	}
 	return out, nil
 }
-

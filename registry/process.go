@@ -88,4 +88,3 @@ func (r *Registry) Process(ctx context.Context, tenant, id string) (*wire.Proces
 func (r *Registry) Processes(ctx context.Context, tenant string) ([]Entry[wire.ProcessRecord], error) {
 	return list[wire.ProcessRecord](ctx, r, tenant, subjects.KindProcess)
 }
-

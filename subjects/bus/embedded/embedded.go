@@ -295,4 +295,3 @@ func hostPort(addr string) (string, int, error) {
 	}
 	return host, n, nil
 }
-
