@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
@@ -31,6 +32,9 @@ type Client struct {
 	cause     error                   // guarded by mu; why the reader returned
 	pumping   sync.WaitGroup          // pumps under way
 }
+
+// detachLimit bounds the good-bye to a keeper that may be stuck.
+const detachLimit = 2 * time.Second
 
 // errClosed is the end of everything after Close.
 var errClosed = errors.New("keeper client is closed")
@@ -121,8 +125,12 @@ func (c *Client) Close() error {
 		p.output.stop(errClosed)
 	}
 	c.pumping.Wait()
-	if c.deliver.Load() != nil {
-		_ = c.link.send(kindDetach, 0, nil) // fails when the keeper is gone, which is as good
+	if c.arena != nil {
+		// Awaited, so that the next worker cannot come before it. A keeper that is gone
+		// is as good.
+		ctx, cancel := context.WithTimeout(context.Background(), detachLimit)
+		_, _ = c.call(ctx, kindDetach, nil, nil)
+		cancel()
 	}
 	c.link.close()
 	<-c.done

@@ -85,9 +85,9 @@ func TestDeadlineIsKeptWithoutAWorker(t *testing.T) {
 	dir := startKeeper(t, time.Minute)
 	c, _, _ := attach(t, dir, 1)
 	s := bash("p", "sleep 60 & sleep 60")
-	s.Timeout, s.Meta = 150*time.Millisecond, []byte{0, 1, 0xff}
+	s.Timeout, s.Grace, s.Meta = 150*time.Millisecond, 0, []byte{0, 1, 0xff}
 	p := spawn(t, c, s)
-	natural := spawn(t, c, bash("n", "printf last words; exit 3"))
+	natural := spawn(t, c, bash("n", "printf 'last words'; exit 3"))
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
