@@ -194,7 +194,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	err = w.loop(ctx, own)
 	w.stopServing(own, sub)
-	w.shutdown(errors.Is(err, ErrLeave))
+	// What a lost keeper held is ended by the next one, and settled by the next worker.
+	w.shutdown(errors.Is(err, ErrLeave) || errors.Is(err, ErrKeeperLost))
 	if errors.Is(err, ErrKeeperLost) {
 		return err
 	}

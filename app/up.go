@@ -219,7 +219,8 @@ func WorkerFromFile(path string) (WorkerOptions, error) {
 	if f.Version != 1 {
 		return WorkerOptions{}, fmt.Errorf("%s: version %d is not known here", path, f.Version)
 	}
-	return WorkerOptions{Name: f.Name, Dir: f.Dir, Bus: bus.Config{
+	k := KeeperOptions{Config: keeper.Config{Window: AdoptionWindow}}
+	return WorkerOptions{Name: f.Name, Dir: f.Dir, Keeper: k, Bus: bus.Config{
 		Dial: bus.DialUnix(f.Socket), User: f.User, Password: f.Password,
 		InboxPrefix: subjects.InboxPrefix(subjects.RoleWorker, f.Name),
 	}}, nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -91,6 +92,46 @@ func benchRunTrue(b *testing.B, store string) {
 	}
 	b.ReportMetric(median(p50), "p50-x-bare")
 	b.ReportMetric(median(p99), "p99-x-bare")
+}
+
+// BenchmarkRunTrueCPU is the processor time of one `run true` in each process: what a
+// busy machine cannot hide.
+func BenchmarkRunTrueCPU(b *testing.B) {
+	l := start(b)
+	s := open(b, l)
+	ctx := b.Context()
+	for range 50 {
+		limpetTrue(ctx, b, s)
+	}
+	parts := []string{"up", "worker", "keeper"}
+	before := make([]int, len(parts))
+	for i, p := range parts {
+		before[i] = cpuTicks(b, l.PID(p))
+	}
+	own := cpuTicks(b, os.Getpid())
+	n := 0
+	for b.Loop() {
+		limpetTrue(ctx, b, s)
+		n++
+	}
+	const tick = 10_000 // µs
+	for i, p := range parts {
+		b.ReportMetric(float64((cpuTicks(b, l.PID(p))-before[i])*tick)/float64(n), p+"-µs")
+	}
+	b.ReportMetric(float64((cpuTicks(b, os.Getpid())-own)*tick)/float64(n), "client-µs")
+}
+
+// cpuTicks is user and system time of a process without its children, in 10 ms.
+func cpuTicks(tb testing.TB, pid int) int {
+	tb.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	user, _ := strconv.Atoi(f[11])
+	system, _ := strconv.Atoi(f[12])
+	return user + system
 }
 
 // BenchmarkRunTrue16 is the rate of 16 callers against 16 bare ones.
