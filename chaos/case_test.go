@@ -1,0 +1,34 @@
+package chaos
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// need skips a test where the host lacks what it needs: a program, or a word of the
+// list below. Under LIMPET_REQUIRE=word,word the lack of a listed word is a failure,
+// so that a skip in CI is one that was agreed to.
+func need(t testing.TB, word string) {
+	t.Helper()
+	have := false
+	switch word {
+	case "root":
+		have = os.Geteuid() == 0
+	case "pty":
+		_, err := os.Stat("/dev/ptmx")
+		have = err == nil
+	default:
+		_, err := exec.LookPath(word)
+		have = err == nil
+	}
+	if have {
+		return
+	}
+	if slices.Contains(strings.Split(os.Getenv("LIMPET_REQUIRE"), ","), word) {
+		t.Fatalf("this host has no %s, and LIMPET_REQUIRE asks for it", word)
+	}
+	t.Skipf("this host has no %s", word)
+}
