@@ -93,6 +93,9 @@ const (
 	// maxRequest is the longest that a request may take by the protocol.
 	maxRequest = 55 * time.Second
 
+	// wayBack is above the time by which a worker answers before a deadline.
+	wayBack = 500 * time.Millisecond
+
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
 

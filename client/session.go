@@ -59,7 +59,7 @@ func (s *Session) Run(ctx context.Context, m wire.Run) (*wire.Result, error) {
 	for {
 		sent := time.Now()
 		res, err := call[wire.Result](ctx, s.c, wire.VerbRun, &m, retryAttach, s.c.cfg.MaxRequest)
-		if err != nil || !res.Yielded || time.Since(sent) < s.c.piece() {
+		if err != nil || !res.Yielded || time.Since(sent) < s.c.cfg.MaxRequest-wayBack {
 			return res, err
 		}
 		// Only our own request was at its end: the same id goes on waiting.
