@@ -92,6 +92,7 @@ type Conn struct {
 	mu     sync.Mutex
 	subs   map[*nats.Subscription]*Subscription // guarded by mu
 	downAt time.Time                            // guarded by mu; zero while connected
+	calls  map[*apiCall]struct{}                // guarded by mu; see failFast
 
 	losses  lossCounters
 	closing atomic.Bool
@@ -109,6 +110,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		cfg: cfg, log: cfg.Logger.With("conn", cfg.Name),
 		async:  make(chan struct{}, cfg.MaxAsync),
 		subs:   make(map[*nats.Subscription]*Subscription),
+		calls:  make(map[*apiCall]struct{}),
 		closed: make(chan struct{}),
 	}
 	url, opts := c.options()

@@ -81,9 +81,9 @@ type follower struct {
 	fnErr   error
 }
 
-func (f *follower) config() jetstream.OrderedConsumerConfig {
+func (f *follower) config(name string) jetstream.OrderedConsumerConfig {
 	cfg := jetstream.OrderedConsumerConfig{
-		FilterSubjects: f.filters, InactiveThreshold: 30 * time.Second, MaxResetAttempts: 1,
+		NamePrefix: name, FilterSubjects: f.filters, InactiveThreshold: 30 * time.Second, MaxResetAttempts: 1,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 	}
 	switch {
@@ -104,11 +104,14 @@ func (f *follower) config() jetstream.OrderedConsumerConfig {
 
 // run follows until something breaks.
 func (f *follower) run(ctx context.Context) error {
+	name := f.conn.consumerName()
+	ctx, end := f.conn.failFast(ctx, name)
+	defer end()
 	create, cancel := context.WithTimeout(ctx, f.conn.cfg.AckWait)
-	oc, err := f.conn.js.OrderedConsumer(create, f.stream, f.config())
-	cancel()
+	defer cancel()
+	oc, err := f.conn.js.OrderedConsumer(create, f.stream, f.config(name))
 	if err != nil {
-		return consumerError(err)
+		return callError(ctx, err)
 	}
 	if f.from.fresh && f.last == 0 {
 		// Pin "new" now, so that what is stored during an outage before the first
@@ -125,7 +128,7 @@ func (f *follower) run(ctx context.Context) error {
 	for {
 		m, err := it.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return err
+			return callError(ctx, err)
 		}
 		s, err := stored(m)
 		if err != nil {

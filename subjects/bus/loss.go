@@ -94,7 +94,9 @@ func (c *Conn) onError(_ *nats.Conn, s *nats.Subscription, err error) {
 		c.losses.denied.Add(1)
 		// A denied publish is no error at the call, only a line from the server: who
 		// waits for its answer is told here instead of running into its deadline.
-		c.replies.deny(subject, fmt.Errorf("%w: %q", ErrDenied, subject))
+		denied := fmt.Errorf("%w: %q", ErrDenied, subject)
+		c.replies.deny(subject, denied)
+		c.denyCalls(subject, denied)
 		c.lost(Loss{Kind: LossDenied, Subject: subject, Messages: 1, Err: err})
 	case errors.Is(err, nats.ErrBadHeaderMsg):
 		l := Loss{Kind: LossMalformed, Messages: 1, Err: err}
@@ -137,10 +139,11 @@ func (c *Conn) onDisconnect(_ *nats.Conn, err error) {
 		c.downAt = time.Now()
 	}
 	c.mu.Unlock()
-	n := c.replies.fail(ErrDisconnected)
 	if c.closing.Load() {
+		c.replies.fail(ErrClosed)
 		return
 	}
+	n := c.replies.fail(ErrDisconnected)
 	c.log.Warn("disconnected from NATS", "waiting", n, "err", err)
 	if n > 0 {
 		c.losses.answers.Add(int64(n))

@@ -1,14 +1,19 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/limpet-sh/limpet/subjects"
 )
 
 // Stored is a message of a stream.
@@ -97,46 +102,67 @@ func (c *Conn) LastPerSubject(ctx context.Context, stream, filter string) ([]Sto
 		ctx, cancel = context.WithTimeout(ctx, 3*c.cfg.AckWait)
 		defer cancel()
 	}
+	name := c.consumerName()
+	ctx, end := c.failFast(ctx, name)
+	defer end()
 	cons, err := c.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
-		FilterSubject: filter, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
+		Name: name, FilterSubject: filter, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1,
 		InactiveThreshold: 10 * time.Second, // it removes itself where the delete below does not arrive
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list %s of %s: %w", filter, stream, consumerError(err))
+		return nil, fmt.Errorf("list %s of %s: %w", filter, stream, callError(ctx, err))
 	}
-	info := cons.CachedInfo()
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = c.js.DeleteConsumer(ctx, stream, info.Name) // see InactiveThreshold
+		_ = c.js.DeleteConsumer(ctx, stream, name) // see InactiveThreshold
 	}()
-	left := info.NumPending
-	out := make([]Stored, 0, min(left, 1<<16))
-	for left > 0 {
-		batch, err := cons.Fetch(int(min(left, page)), jetstream.FetchContext(ctx))
-		if err != nil {
-			return nil, fmt.Errorf("list %s of %s: %w", filter, stream, err)
-		}
-		n := 0
-		for m := range batch.Messages() {
-			s, err := stored(m)
-			if err != nil {
-				return nil, fmt.Errorf("list %s of %s: %w", filter, stream, err)
-			}
-			out = append(out, s)
-			left = s.Pending
-			n++
-		}
-		if err := batch.Error(); err != nil {
-			return nil, fmt.Errorf("list %s of %s: %w", filter, stream, consumerError(err))
-		}
-		if n == 0 {
-			return nil, fmt.Errorf("list %s of %s: %w", filter, stream, errors.Join(ErrTimeout, ctx.Err()))
-		}
+	out, err := lastOfEach(ctx, cons)
+	if err != nil {
+		return nil, fmt.Errorf("list %s of %s: %w", filter, stream, err)
 	}
 	return out, nil
 }
+
+// lastOfEach reads what a consumer has until nothing is pending. A subject written
+// meanwhile comes again, and one that expired does not come: so pages are not waited
+// for, and the newest of a subject counts.
+func lastOfEach(ctx context.Context, cons jetstream.Consumer) ([]Stored, error) {
+	pending := cons.CachedInfo().NumPending
+	if pending == 0 {
+		return nil, nil
+	}
+	newest := make(map[string]Stored, min(pending, 1<<16))
+	// Writers faster than this reader must not hold it for ever.
+	for most := 4*pending + 1024; pending > 0 && most > 0; {
+		batch, err := cons.FetchNoWait(page)
+		if err != nil {
+			return nil, callError(ctx, err)
+		}
+		n := uint64(0)
+		for m := range batch.Messages() {
+			s, err := stored(m)
+			if err != nil {
+				return nil, err
+			}
+			newest[s.Subject] = s
+			pending = s.Pending
+			n++
+		}
+		if err := batch.Error(); err != nil || ctx.Err() != nil {
+			return nil, callError(ctx, errors.Join(err, ctx.Err()))
+		}
+		if n == 0 {
+			break
+		}
+		most -= min(n, most)
+	}
+	return slices.SortedFunc(maps.Values(newest), func(a, b Stored) int { return cmp.Compare(a.Seq, b.Seq) }), nil
+}
+
+// consumerName is unique and, being ours, known before the server answers.
+func (c *Conn) consumerName() string { return "limpet_" + subjects.NewID() }
 
 func stored(m jetstream.Msg) (Stored, error) {
 	md, err := m.Metadata()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -121,11 +122,17 @@ func (c *Conn) subscribe(subject, queue string, pending int, h nats.MsgHandler) 
 		_ = s.Stop(ctx)
 		return nil, fmt.Errorf("bus: subscribe %s: %w", subject, err)
 	}
-	if err := c.nc.LastError(); err != nil && quoted(err.Error()) == subject {
+	if err := c.nc.LastError(); err != nil && deniedSubscription(err.Error(), subject) {
 		_ = s.Stop(ctx)
 		return nil, fmt.Errorf("bus: subscribe %s: %w", subject, ErrDenied)
 	}
 	return s, nil
+}
+
+// deniedSubscription reports whether the connection's last error forbids the subject.
+// The server says it in words only.
+func deniedSubscription(text, subject string) bool {
+	return strings.Contains(text, `Subscription to "`+subject+`"`)
 }
 
 // Dropped counts the messages that did not fit.
@@ -150,9 +157,7 @@ func (s *Subscription) Stop(ctx context.Context) error {
 	defer func() {
 		s.conn.mu.Lock()
 		defer s.conn.mu.Unlock()
-		if sub := s.conn.subs[s.sub]; sub != nil {
-			delete(s.conn.subs, s.sub)
-		}
+		delete(s.conn.subs, s.sub)
 	}()
 	select {
 	case <-s.done:

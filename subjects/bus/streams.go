@@ -64,8 +64,14 @@ func (c *Conn) EnsureStreams(ctx context.Context, opts StreamOptions) error {
 		return fmt.Errorf("bus: streams: %w", err)
 	}
 	for _, cfg := range streamConfigs(c.cfg.Root, opts) {
-		if _, err := c.js.CreateOrUpdateStream(ctx, cfg); err != nil {
-			return fmt.Errorf("bus: stream %s: %w", cfg.Name, consumerError(err))
+		call, end := c.failFast(ctx, cfg.Name)
+		_, err := c.js.CreateOrUpdateStream(call, cfg)
+		if err != nil {
+			err = fmt.Errorf("bus: stream %s: %w", cfg.Name, callError(call, err))
+		}
+		end()
+		if err != nil {
+			return err
 		}
 	}
 	return nil

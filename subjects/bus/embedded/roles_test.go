@@ -98,7 +98,7 @@ func TestRoles(t *testing.T) {
 		{"a tenant talks to a worker's control", "local", ask(r.Control("W1", "drain")), bus.ErrDenied},
 		{"a tenant reads records", "local", last(subjects.StreamRecords), bus.ErrDenied},
 		{"a tenant reads output", "local", last(subjects.StreamOutput), bus.ErrDenied},
-		{"a tenant lists records", "local", list(subjects.StreamRecords, ">"), bus.ErrTimeout},
+		{"a tenant lists records", "local", list(subjects.StreamRecords, ">"), bus.ErrDenied},
 		{"a tenant writes a record", "local", add(r.Record("W1", "local", "execution", "e")), bus.ErrDenied},
 		{"a tenant writes an event", "local", add(r.Event("local", "W1", "p", "started")), bus.ErrDenied},
 		{"a tenant follows its live events", "local", watch(r.Live("local")), nil},
@@ -118,11 +118,11 @@ func TestRoles(t *testing.T) {
 		{"a worker writes another's boot", "w1", add(r.Boot("W2")), bus.ErrDenied},
 		{"a worker reads records", "w1", last(subjects.StreamRecords), nil},
 		{"a worker lists its records", "w1", list(subjects.StreamRecords, "limpet.v1.reg.0.W1.>"), nil},
-		{"a worker lists all records", "w1", list(subjects.StreamRecords, ">"), bus.ErrTimeout},
+		{"a worker lists all records", "w1", list(subjects.StreamRecords, ">"), bus.ErrDenied},
 		{"a worker calls the api", "w1", ask(r.API("local", "start")), bus.ErrDenied},
 		{"a worker talks to another worker", "w2", ask(r.Process("local", "W1", 7, "p", "read")), bus.ErrDenied},
 		{"a worker serves as another", "w2", watch(r.WorkerAll("W1", 7)), bus.ErrDenied},
-		{"a worker makes streams", "w1", streams, bus.ErrTimeout},
+		{"a worker makes streams", "w1", streams, bus.ErrDenied},
 		{"a worker asks for admission", "w1", ask(r.QuestionsAdmit("local")), nil},
 
 		{"a gateway talks to a worker", "gateway", ask(r.Process("local", "W1", 7, "p", "read")), nil},
@@ -130,7 +130,7 @@ func TestRoles(t *testing.T) {
 		{"a gateway lists records", "gateway", list(subjects.StreamRecords, ">"), nil},
 		{"a gateway reads output", "gateway", last(subjects.StreamOutput), nil},
 		{"a gateway writes a boot", "gateway", add(r.Boot("W1")), bus.ErrDenied},
-		{"a gateway makes streams", "gateway", streams, bus.ErrTimeout},
+		{"a gateway makes streams", "gateway", streams, bus.ErrDenied},
 
 		{"an observer lists events", "observer", list(subjects.StreamEvents, ">"), nil},
 		{"an observer follows live", "observer", watch(r.LiveAll()), nil},
@@ -140,11 +140,7 @@ func TestRoles(t *testing.T) {
 		{"an observer calls the api", "observer", ask(r.API("local", "start")), bus.ErrDenied},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			limit := 5 * time.Second
-			if errors.Is(tt.want, bus.ErrTimeout) {
-				limit = 300 * time.Millisecond // through the jetstream package: no answer at all
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			began := time.Now()
 			err := tt.do(ctx, conn[tt.who])
