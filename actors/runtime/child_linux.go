@@ -69,7 +69,11 @@ func (c *Child) begin() error {
 		_, werr := c.Wait()
 		err = errors.Join(err, werr)
 	}
-	return &StartError{Kind: StartOther, Err: err}
+	kind := StartOther
+	if c.setupErr != nil {
+		kind = ResourceLimit
+	}
+	return &StartError{Kind: kind, Err: err}
 }
 
 // forget takes the reaped leader out of the forker's table. The number may by then

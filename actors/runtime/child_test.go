@@ -34,3 +34,14 @@ func TestExit(t *testing.T) {
 		}
 	})
 }
+
+// TestCPULimit: the end says why.
+func TestCPULimit(t *testing.T) {
+	each(t, func(t *testing.T, f *Forker) {
+		s := bash(t, "while :; do :; done")
+		s.Rlimits = []Rlimit{{unix.RLIMIT_CPU, 1}}
+		if e := start(t, f, s).end(); e.Signal != unix.SIGXCPU || e.Usage.UserMS+e.Usage.SystemMS < 900 {
+			t.Errorf("got %+v", e)
+		}
+	})
+}

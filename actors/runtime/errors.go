@@ -32,9 +32,11 @@ const (
 	ProgramNotFound     StartErrorKind = "program_not_found"
 	ProgramPermission   StartErrorKind = "program_permission"
 	ProgramFormat       StartErrorKind = "program_format"
+	InterpreterMissing  StartErrorKind = "interpreter_missing"
 	ArgumentsTooBig     StartErrorKind = "arguments_too_big"
 	ArgumentNUL         StartErrorKind = "argument_nul"
 	MemoryLimit         StartErrorKind = "memory_limit"
+	ResourceLimit       StartErrorKind = "resource_limit"
 	TerminalUnavailable StartErrorKind = "terminal_unavailable"
 	StartOther          StartErrorKind = "other"
 )
@@ -73,12 +75,16 @@ func (e *StartError) wire() *wire.Error {
 		text = fmt.Sprintf("the program %s cannot be executed: permission denied", e.Path)
 	case ProgramFormat:
 		text = fmt.Sprintf("the program %s is in no format this host executes", e.Path)
+	case InterpreterMissing:
+		text = fmt.Sprintf("the interpreter or loader that the program %s names does not exist", e.Path)
 	case ArgumentsTooBig:
 		text = "arguments and environment are larger than the kernel accepts"
 	case ArgumentNUL:
 		code, text = wire.CodeInvalidArguments, "an argument, variable or path contains a NUL byte"
 	case MemoryLimit:
 		code, field, text = wire.CodeCapabilityMissing, "limits.memory_bytes", "this host offers no memory cgroup to bound the tree with"
+	case ResourceLimit:
+		code, field, text = wire.CodeCapabilityMissing, "limits", fmt.Sprintf("a limit cannot be set: %v", e.Err)
 	case TerminalUnavailable:
 		code, field, text = wire.CodePTYUnavailable, "tty", "no terminal could be opened"
 	default:
@@ -103,6 +109,8 @@ func explain(s *Spec, program string, err error) error {
 		}
 	}
 	switch {
+	case errors.Is(err, unix.ENOENT) && exists(s, program):
+		kind, at = InterpreterMissing, program
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		kind, at = ProgramNotFound, program
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EISDIR):
@@ -115,6 +123,14 @@ func explain(s *Spec, program string, err error) error {
 		kind = ArgumentNUL
 	}
 	return &StartError{Kind: kind, Path: at, Err: err}
+}
+
+func exists(s *Spec, program string) bool {
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(s.Dir, program)
+	}
+	_, err := os.Stat(program)
+	return err == nil
 }
 
 func hasNUL(s *Spec, program string) bool {

@@ -25,9 +25,10 @@ type Forker struct {
 	null  *os.File // the stdin of everything that has none
 	tree  *subtree // nil: scan only
 	limit memoryLimiter
-	// orphansOnMain: orphans are seen to become children of the main thread, so that
-	// its list of children says at once that there are none.
-	orphansOnMain bool
+	// orphansOnMain says that orphans are seen to become children of the main thread,
+	// so that its list of children tells at once that there are none. It is found out
+	// when it is first needed.
+	orphansOnMain func() bool
 
 	slots chan struct{} // one per waiting start
 	jobs  chan *job     // unbuffered: an accepted job is always answered
@@ -81,6 +82,7 @@ func NewForker(cfg Config) (*Forker, error) {
 		stop:  make(chan struct{}),
 		live:  make(map[int]*Child),
 	}
+	f.orphansOnMain = sync.OnceValue(f.probeOrphans)
 	ready := make(chan error, 1)
 	f.ended.Add(2)
 	go f.forkLoop(ready) // ends on f.stop
@@ -98,7 +100,7 @@ func NewForker(cfg Config) (*Forker, error) {
 // discovered one that does not is left alone, and said in the log.
 func (f *Forker) openCgroups(where string) error {
 	if where == "off" {
-		f.orphansOnMain = f.probeOrphans()
+		f.orphansOnMain() // now, not at the first exit
 		return nil
 	}
 	tree, err := newSubtree(where, f.log)
@@ -114,7 +116,7 @@ func (f *Forker) openCgroups(where string) error {
 			return fmt.Errorf("runtime: cgroup %s: %w", where, err)
 		}
 		f.log.Info("no cgroup v2 leaf can be used; trees are found by scanning", "err", err)
-		f.orphansOnMain = f.probeOrphans()
+		f.orphansOnMain()
 	}
 	f.limit = newMemoryLimiter(f.tree, f.log)
 	return nil
@@ -219,7 +221,7 @@ func (f *Forker) fork(j *job) error {
 	f.live[pid] = j.child
 	f.mu.Unlock()
 	if j.sys.Ptrace {
-		j.child.setupErr = limitAtExec(pid, j.spec.Rlimits)
+		j.child.setupErr = limitAtExec(pid, j.spec.Rlimits) // killed when that fails
 	}
 	return nil
 }
@@ -301,7 +303,10 @@ func (f *Forker) start(s *Spec, program string) (_ *Child, err error) {
 		}
 		return nil, explain(s, program, err)
 	}
-	return c, c.begin()
+	if err := c.begin(); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // tagged is env with the tag as its only value of [TagVariable].

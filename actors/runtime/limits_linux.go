@@ -34,10 +34,12 @@ func limitAtExec(pid int, limits []Rlimit) error {
 	}
 	var errs []error
 	for _, l := range limits {
-		limit := unix.Rlimit{Cur: l.Value, Max: l.Value}
-		if err := unix.Prlimit(pid, l.Resource, &limit, nil); err != nil {
+		if err := setLimit(pid, l); err != nil {
 			errs = append(errs, fmt.Errorf("set limit %d to %d: %w", l.Resource, l.Value, err))
 		}
+	}
+	if len(errs) > 0 {
+		_ = unix.Kill(pid, unix.SIGKILL) // before its first instruction
 	}
 	// Detach hands on the signal that stopped it, unless that is the trap of the exec.
 	sig := status.StopSignal()
@@ -49,4 +51,25 @@ func limitAtExec(pid int, limits []Rlimit) error {
 		errs = append(errs, fmt.Errorf("let go of %d: %w", pid, errno))
 	}
 	return errors.Join(errs...)
+}
+
+// setLimit sets soft and hard limit. Who may not raise a hard limit keeps the lower
+// one, which bounds as well. The hard limit of CPU time lies a second above the soft
+// one, so that the end is told by XCPU and not by a KILL that could mean anything.
+func setLimit(pid int, l Rlimit) error {
+	limit := unix.Rlimit{Cur: l.Value, Max: l.Value}
+	if l.Resource == unix.RLIMIT_CPU && l.Value < unix.RLIM_INFINITY {
+		limit.Max++
+	}
+	err := unix.Prlimit(pid, l.Resource, &limit, nil)
+	if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	var now unix.Rlimit
+	if err := unix.Prlimit(pid, l.Resource, nil, &now); err != nil {
+		return err
+	}
+	limit.Max = min(limit.Max, now.Max)
+	limit.Cur = min(limit.Cur, limit.Max)
+	return unix.Prlimit(pid, l.Resource, &limit, nil)
 }

@@ -2,7 +2,6 @@ package runtime
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -82,7 +81,7 @@ func (f *Forker) probeOrphans() bool {
 	line, _ := bufio.NewReader(c.Stdout).ReadString('\n')
 	_, err = c.Wait()
 	orphans, listErr := f.orphans()
-	c.Stop(context.Background(), StopOptions{})
+	_ = c.Signal(unix.SIGKILL) // not Stop, which wants to know what is found out here
 	err = errors.Join(err, listErr, c.Close())
 	pid, perr := strconv.Atoi(strings.TrimSpace(line))
 	return err == nil && perr == nil && slices.Contains(orphans, pid)

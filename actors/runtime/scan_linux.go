@@ -94,22 +94,29 @@ func (m member) send(sig unix.Signal, flags int) error {
 // Seeds are the leader, carriers of the tag, and members of the leader's session or
 // group that carry no other child's tag; every descendant of a seed belongs to it. Only
 // descendants of this process are looked at: being a subreaper, it loses none.
+// Below the leader of another child nothing is c's.
 func (f *Forker) scan(c *Child, leaderReaped bool) ([]member, error) {
+	if leaderReaped && f.noOrphans() {
+		return nil, nil // whoever outlived the leader is a child of ours, or below one
+	}
 	all, err := processes()
 	if err != nil {
 		return nil, fmt.Errorf("scan /proc: %w", err)
 	}
-	f.mu.Lock()
-	number := f.live[c.PID]
-	f.mu.Unlock()
-	// Once a newer child leads the number, its session says nothing about c.
-	mine := number == c || number == nil
 	s := scanner{
 		all: all, self: f.self, tag: []byte(c.tag),
-		verdict: make(map[int]bool, len(all)), buf: make([]byte, 0, 4096),
+		known: make(map[int]verdict, len(all)), buf: make([]byte, 0, 4096),
 	}
+	f.mu.Lock()
+	for pid := range f.live {
+		s.known[pid] = foreign
+	}
+	// Once a newer child leads the number, its session says nothing about c.
+	number := f.live[c.PID]
+	mine := number == c || number == nil
+	f.mu.Unlock()
 	if !leaderReaped {
-		s.verdict[c.PID] = true
+		s.known[c.PID] = ours
 	}
 	var out []member
 	for pid, m := range all {
@@ -119,44 +126,50 @@ func (f *Forker) scan(c *Child, leaderReaped bool) ([]member, error) {
 			}
 			continue
 		}
-		if m.live() && s.belongs(m, c.PID, mine) {
+		if m.live() && s.judge(m, c.PID, mine) == ours {
 			out = append(out, m)
 		}
 	}
 	return out, nil
 }
 
+// verdict on a process of a snapshot.
+type verdict byte
+
+const (
+	stranger verdict = iota // by itself; what is below it may still be ours
+	foreign                 // of another child, with all below it
+	ours
+)
+
 // scanner attributes the processes of one snapshot.
 type scanner struct {
-	all     map[int]member
-	self    int
-	tag     []byte
-	verdict map[int]bool
-	buf     []byte
+	all   map[int]member
+	self  int
+	tag   []byte
+	known map[int]verdict
+	buf   []byte
 }
 
-// belongs decides by the nearest ancestor about whom something is known.
-func (s *scanner) belongs(m member, leader int, mine bool) bool {
-	if known, ok := s.verdict[m.pid]; ok {
+// judge goes by the nearest ancestor about whom something is known.
+func (s *scanner) judge(m member, leader int, mine bool) verdict {
+	if known, ok := s.known[m.pid]; ok {
 		return known
 	}
-	s.verdict[m.pid] = false // also ends a cycle of a snapshot that tore
-	if m.pid == s.self || m.pid <= 1 {
-		return false
-	}
+	s.known[m.pid] = stranger // also ends a cycle of a snapshot that tore
 	parent, ok := s.all[m.parent]
-	switch {
-	case !ok:
-		return false // gone since, or not a descendant of ours
-	case s.belongs(parent, leader, mine):
-		s.verdict[m.pid] = true
-		return true
-	case !s.descends(m):
-		return false
+	if m.pid == s.self || m.pid <= 1 || !ok {
+		return stranger
 	}
-	own, other := s.tagOf(m.pid)
-	s.verdict[m.pid] = own || mine && !other && (m.session == leader || m.group == leader)
-	return s.verdict[m.pid]
+	v := s.judge(parent, leader, mine)
+	if v == stranger && s.descends(m) {
+		own, other := s.tagOf(m.pid)
+		if own || mine && !other && (m.session == leader || m.group == leader) {
+			v = ours
+		}
+	}
+	s.known[m.pid] = v
+	return v
 }
 
 // descends says whether m is a descendant of this process.
@@ -216,7 +229,7 @@ func readAll(path string, buf []byte) []byte {
 // to the first thread of a subreaper, forked children belong to the forking thread; the
 // probe has seen it.
 func (f *Forker) noOrphans() bool {
-	if !f.orphansOnMain {
+	if !f.orphansOnMain() {
 		return false
 	}
 	orphans, err := f.orphans()

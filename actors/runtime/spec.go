@@ -21,10 +21,11 @@ const DefaultUmask = 0o022
 // Size of a terminal in cells.
 type Size struct{ Rows, Cols uint16 }
 
-// DefaultSize is what a zero row or column count becomes.
+// defaultSize is what a zero row or column count becomes.
 var defaultSize = Size{Rows: 24, Cols: 80}
 
-// Rlimit sets soft and hard limit of one RLIMIT_* resource to Value.
+// Rlimit bounds one RLIMIT_* resource: soft and hard limit become Value, or stay at a
+// lower hard limit where this process may not raise it.
 type Rlimit struct {
 	Resource int
 	Value    uint64

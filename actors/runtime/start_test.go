@@ -122,6 +122,11 @@ func TestStartErrors(t *testing.T) {
 		if err := os.WriteFile(noFormat, []byte{0x7f, 'E', 'L', 'F', 9, 9}, 0o755); err != nil {
 			t.Fatal(err)
 		}
+		script := filepath.Join(dir, "script")
+		if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		marker := filepath.Join(dir, "ran")
 		program := func(argv ...string) func(*Spec) { return func(s *Spec) { s.Argv = argv } }
 		before := measure(t, f)
 		for _, c := range []struct {
@@ -139,6 +144,11 @@ func TestStartErrors(t *testing.T) {
 			{"no such path", program("/no/such/program"), ProgramNotFound, wire.CodeSpawnFailed, "argv"},
 			{"not executable", program(file), ProgramPermission, wire.CodeSpawnFailed, "argv"},
 			{"a directory", program(dir), ProgramPermission, wire.CodeSpawnFailed, "argv"},
+			{"no interpreter", program(script), InterpreterMissing, wire.CodeSpawnFailed, "argv"},
+			{"no such limit", func(s *Spec) {
+				s.Argv = []string{"bash", "-c", "echo > " + marker}
+				s.Rlimits = []Rlimit{{unix.RLIMIT_CPU, 9}, {99, 1}}
+			}, ResourceLimit, wire.CodeCapabilityMissing, "limits"},
 			{"no format", program(noFormat), ProgramFormat, wire.CodeSpawnFailed, "argv"},
 			{"one argument too big", program("bash", strings.Repeat("x", 1<<18)), ArgumentsTooBig, wire.CodeSpawnFailed, "argv"},
 			{"NUL", program("bash", "a\x00b"), ArgumentNUL, wire.CodeInvalidArguments, "argv"},
@@ -165,6 +175,9 @@ func TestStartErrors(t *testing.T) {
 					t.Errorf("got %v, want kind %s", err, c.kind)
 				}
 			})
+		}
+		if _, err := os.Stat(marker); !errors.Is(err, os.ErrNotExist) {
+			t.Error("a program ran whose start failed")
 		}
 		before.compare(t, f)
 	})

@@ -30,12 +30,7 @@ func (c *Child) Survivors() (int, wire.Proof, error) {
 		}
 		return n, wire.ProofCgroup, err
 	}
-	reaped := c.isReaped()
-	if reaped && c.forker.noOrphans() {
-		// Whoever outlived the leader is a child of ours by now, or a descendant of one.
-		return 0, wire.ProofScan, nil
-	}
-	members, err := c.forker.scan(c, reaped)
+	members, err := c.forker.scan(c, c.isReaped())
 	n := 0
 	for _, m := range members {
 		if m.pid != c.PID || m.start != c.StartTime {
@@ -69,7 +64,10 @@ func (c *Child) Stop(ctx context.Context, o StopOptions) StopResult {
 		r.Gone = false
 	}
 	// Also after a cgroup kill: what left the cgroup by itself still carries the tag.
-	c.killScanned(&r)
+	// It would have been orphaned by now.
+	if !r.Gone || !c.forker.noOrphans() {
+		c.killScanned(&r)
+	}
 	return r
 }
 

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -332,20 +333,33 @@ func TestLeavesAreReused(t *testing.T) {
 	}
 }
 
-// TestManyTrees: beyond the bound, leaves hold no descriptor, and work all the same.
+// TestManyTrees: waiting costs no thread, and beyond the bound a leaf no descriptor.
 func TestManyTrees(t *testing.T) {
-	needBash(t)
-	f := forker(t, "cgroup")
-	var trees []*running
-	for range maxOpenLeaves + 5 {
-		trees = append(trees, start(t, f, bash(t, "sleep 30 & wait")))
-	}
-	if trees[len(trees)-1].leaf.dir >= 0 {
-		t.Error("the last leaf holds its descriptors")
-	}
-	for _, r := range trees {
-		eventually(t, "sleep runs", func() bool { n, _, _ := r.Survivors(); return n == 1 })
-		gone(t, f, r, r.Stop(t.Context(), StopOptions{}))
-		r.end()
-	}
+	each(t, func(t *testing.T, f *Forker) {
+		before := measure(t, f)
+		const n = 200
+		trees := make([]*running, 0, n)
+		var waiters sync.WaitGroup
+		for range n {
+			r := start(t, f, bash(t, "sleep 30 & wait"))
+			waiters.Go(func() { _, _ = r.Wait() })
+			trees = append(trees, r)
+		}
+		now := measure(t, f)
+		if got := now.threads - before.threads; got > 10 {
+			t.Errorf("%d threads more for %d children", got, n)
+		}
+		if got, most := now.descriptors-before.descriptors, 3*n+2*maxOpenLeaves; got > most {
+			t.Errorf("%d descriptors more for %d children, want at most %d", got, n, most)
+		}
+		for _, r := range trees {
+			eventually(t, "sleep runs", func() bool { k, _, _ := r.Survivors(); return k == 1 })
+		}
+		began := time.Now()
+		for _, r := range trees {
+			gone(t, f, r, r.Stop(t.Context(), StopOptions{}))
+		}
+		t.Logf("%d stops one after another took %v", n, time.Since(began))
+		waiters.Wait()
+	})
 }
