@@ -308,6 +308,7 @@ func (l *Log) Flush() error {
 		part, u := l.blocks[0].sealed()
 		l.mu.Unlock()
 		if err := l.store(part, u); err != nil {
+			l.closeFile()
 			l.trim()
 			return fmt.Errorf("flush output of %s: %w", l.cfg.Process, err)
 		}

@@ -1,0 +1,480 @@
+package output
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// require skips, or fails where LIMPET_REQUIRE names what is missing.
+func require(t *testing.T, what string, err error) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("LIMPET_REQUIRE"), ","), what) {
+		t.Fatalf("%s is required here: %v", what, err)
+	}
+	t.Skipf("SKIPPED, NOT TESTED: needs %s: %v", what, err)
+}
+
+func diskUse(t testing.TB, dir string) (n int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		fi, err := d.Info()
+		if err == nil {
+			n += fi.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestSpoolStaysUnderItsCap(t *testing.T) { // RES 115, RES 117
+	dir := t.TempDir()
+	const spool = 4 << 20
+	l, w := newLog(t, Config{Dir: dir, Limits: wire.OutputLimits{SpoolBytes: spool}})
+	yes := strings.Repeat("y\n", MaxChunk/2)
+	for range 16 {
+		for range 256 {
+			w.chunk(wire.Stdout, yes)
+		}
+		if n := diskUse(t, dir); n > spool {
+			t.Fatalf("%d bytes on disk", n)
+		}
+	}
+	checkCount(t, l)
+	st := l.Stats()
+	if st.EarliestCursor != 0 || st.KeptBytes < spool*8/10 {
+		t.Errorf("%+v", st)
+	}
+	p, err := l.Read(wire.Read{}, State{})
+	if err != nil || len(p.Gaps) != 0 || p.Chunks[0].Text != yes {
+		t.Errorf("head: %v", err)
+	}
+	if p, err = l.Read(wire.Read{Cursor: ptr(st.LatestCursor - 1)}, State{}); err != nil || p.Chunks[0].Text != yes {
+		t.Errorf("tail: %v", err)
+	}
+}
+
+// fullDisk mounts a file system of 1 MiB.
+func fullDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("limpet-test", dir, "tmpfs", 0, "size=1m"); err != nil {
+		require(t, "mount", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+func TestFullDisk(t *testing.T) { // RES 121
+	for _, head := range []int64{0, -1} {
+		dir := fullDisk(t)
+		l, w := newLog(t, Config{Dir: dir, Limits: wire.OutputLimits{HeadBytes: head}})
+		w.write(wire.Stdout, seq(500_000))
+		checkCount(t, l)
+		st := l.Stats()
+		if st.DroppedBytes == 0 || st.KeptBytes < 700<<10 {
+			t.Fatalf("head %d: %+v", head, st)
+		}
+		chunks, gaps := readAll(t, l, wire.ViewText, MaxPage)
+		if len(gaps) != 1 || head == 0 && gaps[0].Reason != gapSpool {
+			t.Errorf("head %d: gaps %+v", head, gaps)
+		}
+		if !strings.HasSuffix(texts(chunks), "\n500000\n") {
+			t.Error("the end is missing")
+		}
+		l.Close(true, "")
+		if err := l.Flush(); head == 0 && err == nil {
+			t.Error("flush to a full disk")
+		}
+		checkCount(t, l)
+
+		// Space comes back: the same log goes on, and the next process is logged.
+		if err := os.RemoveAll(filepath.Join(dir, "p1")); err != nil {
+			t.Fatal(err)
+		}
+		next, v := newLog(t, Config{Dir: dir, Process: "p2"})
+		v.write(wire.Stdout, "again\n")
+		next.Close(true, "")
+		if err := next.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if chunks, _ := readAll(t, next, wire.ViewText, 0); texts(chunks) != "again\n" {
+			t.Errorf("second command: %q", texts(chunks))
+		}
+		checkCount(t, l) // its files are gone: all that was on them is counted as lost
+	}
+}
+
+func TestSpoolWorksAgain(t *testing.T) { // RES 121: logging resumes within one process
+	dir := fullDisk(t)
+	block := filepath.Join(dir, "filler")
+	if err := os.WriteFile(block, make([]byte, 900<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, w := newLog(t, Config{Dir: dir, Limits: wire.OutputLimits{WindowBytes: 64 << 10}})
+	w.write(wire.Stdout, strings.Repeat("x", 512<<10))
+	dropped := l.Stats().DroppedBytes
+	if dropped == 0 {
+		t.Fatal("the disk was not full")
+	}
+	if err := os.Remove(block); err != nil {
+		t.Fatal(err)
+	}
+	w.write(wire.Stdout, strings.Repeat("y", 512<<10))
+	if n := l.Stats().DroppedBytes; n > dropped+256<<10 {
+		t.Errorf("dropped %d, then %d", dropped, n)
+	}
+	checkCount(t, l)
+	again := open(t, Config{Dir: dir, Limits: wire.OutputLimits{WindowBytes: 64 << 10}})
+	_, gaps := readAll(t, again, wire.ViewText, MaxPage)
+	if len(gaps) != 1 || gaps[0].Reason != gapSpool {
+		t.Errorf("recovered gaps %+v", gaps)
+	}
+}
+
+func TestBudgetIsShared(t *testing.T) {
+	budget := NewBudget(4 << 20)
+	dir := t.TempDir()
+	a, wa := newLog(t, Config{Dir: dir, Process: "a", Budget: budget})
+	b, wb := newLog(t, Config{Dir: dir, Process: "b", Budget: budget})
+	for range 4096 {
+		wa.chunk(wire.Stdout, strings.Repeat("a", MaxChunk))
+		wb.chunk(wire.Stdout, strings.Repeat("b", MaxChunk))
+	}
+	checkCount(t, a)
+	checkCount(t, b)
+	if n := diskUse(t, dir); n > 4<<20 || n != budget.Used() {
+		t.Errorf("%d bytes on disk, budget %d", n, budget.Used())
+	}
+	if err := errors.Join(a.Remove(), b.Remove()); err != nil || budget.Used() != 0 {
+		t.Errorf("%v, budget %d", err, budget.Used())
+	}
+}
+
+func TestLossless(t *testing.T) {
+	budget := NewBudget(1 << 20)
+	dir := t.TempDir()
+	other, wo := newLog(t, Config{Dir: dir, Process: "other", Budget: budget})
+	wo.write(wire.Stdout, strings.Repeat("o", 600<<10))
+	l := open(t, Config{Dir: dir, Budget: budget, Limits: wire.OutputLimits{Lossless: true, WindowBytes: 64 << 10}})
+	data := []byte(strings.Repeat("x", MaxChunk))
+	n := int64(0)
+	var err error
+	put := func() error {
+		err := l.Append(Chunk{Number: n, Offset: n * MaxChunk, Stream: wire.Stdout, Data: data})
+		if err == nil {
+			n++
+		}
+		return err
+	}
+	for err == nil && n < 1000 {
+		err = put()
+	}
+	if !errors.Is(err, ErrFull) || !l.Stats().Stalled {
+		t.Fatalf("after %d chunks: %v", n, err)
+	}
+	stalled := n
+	room := l.Room()
+	select {
+	case <-room:
+		t.Fatal("room too early")
+	default:
+	}
+	if err := other.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	<-room
+	for err = put(); err == nil && n < 1000; {
+		err = put()
+	}
+	if n <= stalled || !errors.Is(err, ErrFull) {
+		t.Errorf("%d chunks, then %d: %v", stalled, n, err)
+	}
+	if st := l.Stats(); st.DroppedBytes != 0 || st.TotalBytes != n*MaxChunk {
+		t.Errorf("%+v", st)
+	}
+	checkCount(t, l)
+	room = l.Room()
+	l.Close(true, "")
+	<-room
+	if err := put(); !errors.Is(err, ErrClosed) {
+		t.Errorf("append after close: %v", err)
+	}
+	if err := l.Remove(); err != nil || len(budget.stalled) != 0 || budget.Used() != 0 {
+		t.Errorf("%v, %d watched, %d used", err, len(budget.stalled), budget.Used())
+	}
+}
+
+// TestTinyChunks: single bytes cost a header each, in memory and on disk, and both
+// stay within their bounds.
+func TestTinyChunks(t *testing.T) {
+	dir := t.TempDir()
+	l, w := newLog(t, Config{Dir: dir, Limits: wire.OutputLimits{SpoolBytes: 1 << 20}})
+	for range 200_000 {
+		w.chunk(wire.Stdout, "x")
+	}
+	l.mu.Lock()
+	blocks, refs := len(l.blocks)+len(l.free), 0
+	for _, s := range l.segs {
+		refs += len(s.runs)
+	}
+	l.mu.Unlock()
+	if blocks*maxBlock > 1<<20 || refs > 64 {
+		t.Errorf("%d blocks, %d runs in memory", blocks, refs)
+	}
+	if n := diskUse(t, dir); n > 1<<20 {
+		t.Errorf("%d bytes on disk", n)
+	}
+	checkCount(t, l)
+}
+
+// TestReadersWhileRolling: every page a reader gets while the ring rolls under it is
+// whole, or names what is gone.
+func TestReadersWhileRolling(t *testing.T) {
+	l, w := newLog(t, Config{Dir: t.TempDir(), Limits: wire.OutputLimits{SpoolBytes: 1 << 20, WindowBytes: 64 << 10}})
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() { // ends when done is closed
+			for cursor := int64(0); ; {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				p, err := l.Read(wire.Read{Cursor: &cursor}, State{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				at := p.Offset
+				for _, c := range p.Chunks {
+					if c.Text != numbered(c.Cursor) || c.Offset < at {
+						t.Errorf("chunk %d at %d is %.20q", c.Cursor, c.Offset, c.Text)
+						return
+					}
+					at = c.Offset + int64(c.SourceBytes)
+				}
+				if cursor = p.NextCursor; !p.HasMore {
+					cursor = 0
+				}
+				l.Render(wire.Render{MaxBytes: MinRender}, false)
+			}
+		})
+	}
+	for i := range int64(8000) {
+		w.chunk(wire.Stdout, numbered(i))
+	}
+	close(done)
+	wg.Wait()
+	checkCount(t, l)
+	for _, s := range l.lost {
+		if s.reason != gapBudget {
+			t.Errorf("rolling was taken for damage: %+v", s)
+		}
+	}
+}
+
+func numbered(i int64) string {
+	return strings.Repeat(string(rune('a'+i%26)), int(i%1000)+1)
+}
+
+// spooled makes the files of a log and gives its chunks.
+func spooled(t testing.TB, dir string, chunks int) []Chunk {
+	t.Helper()
+	l, w := newLog(t, Config{Dir: dir})
+	w.keep = true
+	for i := range int64(chunks) {
+		w.chunk(wire.Stream(1+i%2), numbered(i))
+	}
+	l.Close(true, "")
+	if err := l.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return w.chunks
+}
+
+func onlyFile(t testing.TB, dir string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "p1", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %v: %v", files, err)
+	}
+	return files[0]
+}
+
+func TestTornWrite(t *testing.T) {
+	dir := t.TempDir()
+	chunks := spooled(t, dir, 300)
+	path := onlyFile(t, dir)
+	fi, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cut := range []int64{1, 100, 250} {
+		if err := os.Truncate(path, fi.Size()-cut); err != nil {
+			t.Fatal(err)
+		}
+		l := open(t, Config{Dir: dir})
+		if l.Next() != 299 || l.Recovery().Torn != 1 || l.Recovery().Corrupt != 0 {
+			t.Errorf("cut %d: next %d, %+v", cut, l.Next(), l.Recovery())
+		}
+		if err := l.Append(chunks[299]); err != nil {
+			t.Fatal(err)
+		}
+		checkCount(t, l)
+		compare(t, l, chunks)
+		if l.Stats().DroppedBytes != 0 {
+			t.Errorf("%+v", l.Stats())
+		}
+	}
+}
+
+func TestCorruptRecordIsAGap(t *testing.T) {
+	for _, when := range []string{"before open", "before read"} {
+		t.Run(when, func(t *testing.T) {
+			dir := t.TempDir()
+			chunks := spooled(t, dir, 300)
+			path := onlyFile(t, dir)
+			l := open(t, Config{Dir: dir})
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := bytes.Index(b, []byte(numbered(150)))
+			b[at+7] ^= 1
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if when == "before open" {
+				l = open(t, Config{Dir: dir})
+			}
+			_, gaps := readAll(t, l, wire.ViewText, 0)
+			if len(gaps) != 1 || gaps[0].Cursor != 150 || gaps[0].NextCursor != 151 || gaps[0].Bytes != 151 || gaps[0].Reason == gapBudget {
+				t.Errorf("gaps %+v", gaps)
+			}
+			checkCount(t, l)
+			compare(t, l, chunks)
+		})
+	}
+}
+
+func TestJournalLostChunks(t *testing.T) {
+	l := open(t, Config{})
+	if err := l.Append(Chunk{Number: 10, Offset: 100, StdoutOffset: 60, Stream: wire.Stderr, Data: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	st := l.Stats()
+	if st.TotalBytes != 101 || st.DroppedBytes != 100 || st.StdoutBytes != 60 || st.StderrBytes != 41 || st.EarliestCursor != 10 {
+		t.Errorf("%+v", st)
+	}
+	_, gaps := readAll(t, l, wire.ViewText, 0)
+	if len(gaps) != 1 || gaps[0].Reason != gapTorn {
+		t.Errorf("%+v", gaps)
+	}
+	if err := l.Append(Chunk{Number: 20, Offset: 200, Stream: wire.Stdout, Data: []byte("x")}); err == nil {
+		t.Error("a second jump was taken")
+	}
+}
+
+func TestRecoverLists(t *testing.T) {
+	dir := t.TempDir()
+	if ids, err := Recover(filepath.Join(dir, "none")); err != nil || len(ids) != 0 {
+		t.Errorf("%v %v", ids, err)
+	}
+	spooled(t, dir, 10)
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "empty"), 0o700), os.Mkdir(filepath.Join(dir, "not an id"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := Recover(dir); err != nil || len(ids) != 1 || ids[0] != "p1" {
+		t.Errorf("%v %v", ids, err)
+	}
+}
+
+// FuzzRecover: whatever is on disk, Open and every read succeed, no chunk differs from
+// what was written, and the count holds. A file cut short keeps all before the cut.
+func FuzzRecover(f *testing.F) {
+	f.Add(uint16(10), uint32(100), byte(1), uint32(1<<31))
+	f.Add(uint16(50), uint32(0), byte(0xff), uint32(3000))
+	f.Add(uint16(3), uint32(8), byte(0x80), uint32(70))
+	f.Fuzz(func(t *testing.T, n uint16, at uint32, flip byte, size uint32) {
+		dir := t.TempDir()
+		chunks := spooled(t, dir, 1+int(n%64))
+		path := onlyFile(t, dir)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = b[:min(int(size), len(b))]
+		if len(b) > 0 {
+			b[int(at)%len(b)] ^= flip
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l := open(t, Config{Dir: dir})
+		checkCount(t, l)
+		compare(t, l, chunks)
+		whole := 0 // records before the first damage
+		for end := 0; whole < len(chunks); whole++ {
+			end += headerLen + len(chunks[whole].Data)
+			if end > len(b) || flip != 0 && int(at)%len(b) < end {
+				break
+			}
+		}
+		if got := l.Next(); got < int64(whole) {
+			t.Fatalf("next %d, but %d chunks are whole", got, whole)
+		}
+		if next := l.Next(); next < int64(len(chunks)) {
+			if err := l.Append(chunks[next]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		checkCount(t, l)
+		compare(t, l, chunks)
+	})
+}
+
+// FuzzScan: any bytes as a segment.
+func FuzzScan(f *testing.F) {
+	var b []byte
+	for i := range int64(3) {
+		b = append(b, make([]byte, 100)[:0]...)
+		r := record{number: i, raw: i * 5, stdout: i * 5, source: 5, stream: wire.Stdout, data: []byte("hello")}
+		b = appendRecord(slices.Grow(b, 100), &r)
+	}
+	seal(b)
+	f.Add(b)
+	f.Add(b[3:])
+	f.Add(append(slices.Clone(b), b...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		dir := t.TempDir()
+		path := segmentPath(filepath.Join(dir, "p1"), 0, true)
+		if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, b, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		l := open(t, Config{Dir: dir})
+		checkCount(t, l)
+		l.Render(wire.Render{}, false)
+		l.Render(wire.Render{}, true)
+	})
+}
