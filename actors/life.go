@@ -92,11 +92,9 @@ func (p *process) commandExited(e *keeper.Exited) {
 func (p *process) treeGone(g *keeper.Gone) {
 	p.receipt.Unsignalled = g.Unsignalled
 	p.setProof(g.Proof, g.Gone)
-	if p.receipt.LeftoversLive > 0 || g.Killed > 0 {
-		p.receipt.LeftoversKilled = g.Killed
-		if g.Gone {
-			p.receipt.LeftoversLive = 0
-		}
+	p.receipt.LeftoversKilled = g.Leftovers
+	if g.Gone {
+		p.receipt.LeftoversLive = 0
 	}
 	if !g.Gone {
 		p.receipt.Error = &wire.Error{

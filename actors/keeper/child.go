@@ -129,12 +129,22 @@ func (k *keeper) stop(c *child, cause wire.Reason, mode Mode, grace time.Duratio
 
 // end ends a tree and tells the result.
 func (k *keeper) end(ctx context.Context, c *child, options runtime.StopOptions) {
+	alone := 0 // descendants without their command, before anything is done to them
+	select {
+	case <-c.done:
+		alone, _, _ = c.tree.Survivors()
+	default:
+	}
 	r := c.tree.Stop(ctx, options)
 	if r.Gone {
 		<-c.done // exited is told before gone
 	}
 	g := &Gone{Process: c.info.Process, Gone: r.Gone, Proof: r.Proof, Killed: r.Killed, Unsignalled: r.Unsignalled}
 	k.mu.Lock()
+	if alone == 0 && c.cause != "" && c.exited != nil {
+		alone = c.exited.Left // the stop reached the command first
+	}
+	g.Leftovers = max(0, alone-len(r.Unsignalled))
 	c.hurry()
 	c.hurry = nil
 	c.gone = g

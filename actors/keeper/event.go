@@ -56,6 +56,9 @@ type Gone struct {
 	Gone bool `json:"gone"`
 	// Killed counts processes that were ended by KILL.
 	Killed int `json:"killed,omitempty"`
+	// Leftovers counts descendants that outlived the command and were ended, by TERM or
+	// KILL.
+	Leftovers int `json:"leftovers,omitempty"`
 	// Unsignalled are pids that could not be signalled.
 	Unsignalled []int `json:"unsignalled,omitempty"`
 }
