@@ -22,9 +22,9 @@ const maxWaitingStarts = 64
 type Forker struct {
 	log   *slog.Logger
 	self  int
-	null  *os.File // the stdin of everything that has none
-	tree  *subtree // nil: scan only
-	limit memoryLimiter
+	null  *os.File  // the stdin of everything that has none
+	tree  *subtree  // nil: scan only
+	limit *memoryV1 // nil: memory is bounded by the leaves of tree, or not at all
 	// orphansOnMain says that orphans are seen to become children of the main thread,
 	// so that its list of children tells at once that there are none. It is found out
 	// when it is first needed.
@@ -118,7 +118,7 @@ func (f *Forker) openCgroups(where string) error {
 		f.log.Info("no cgroup v2 leaf can be used; trees are found by scanning", "err", err)
 		f.orphansOnMain()
 	}
-	f.limit = newMemoryLimiter(f.tree, f.log)
+	f.limit = newMemoryV1(f.tree, f.log)
 	return nil
 }
 

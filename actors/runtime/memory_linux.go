@@ -13,13 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryLimiter makes memory-bounded leaves in a v1 hierarchy. It is nil where the v2
-// leaf has the controller or no v1 hierarchy can be written.
-type memoryLimiter interface {
-	make(bytes int64) (*memoryLeaf, error)
-	close() error
-}
-
 // memoryV1 is this process's directory in the v1 memory hierarchy.
 type memoryV1 struct {
 	own  string // where the forking thread lives
@@ -36,8 +29,9 @@ type memoryLeaf struct {
 	home string // the cgroup the forking thread returns to
 }
 
-// newMemoryLimiter finds the v1 memory hierarchy, unless v2 leaves can do it.
-func newMemoryLimiter(t *subtree, log *slog.Logger) memoryLimiter {
+// newMemoryV1 makes a directory in the v1 memory hierarchy. Nil where v2 leaves have
+// the controller, and where there is no such hierarchy or it cannot be written.
+func newMemoryV1(t *subtree, log *slog.Logger) *memoryV1 {
 	if t != nil && t.memory {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -76,16 +77,8 @@ func superviseRoot(root string) (refusal, error) {
 		return refusal{}, fmt.Errorf("the child says %q: %w", line[:n], err)
 	}
 	// No deadline of the context: the answer must come by itself, and soon.
-	return refusal{Child: c.PID, Result: c.Stop(noContext{}, StopOptions{First: unix.SIGTERM, Grace: 100 * time.Millisecond})}, nil
+	return refusal{Child: c.PID, Result: c.Stop(context.Background(), StopOptions{First: unix.SIGTERM, Grace: 100 * time.Millisecond})}, nil
 }
-
-// noContext never ends. A child of the test binary has no t.Context.
-type noContext struct{}
-
-func (noContext) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (noContext) Done() <-chan struct{}       { return nil }
-func (noContext) Err() error                  { return nil }
-func (noContext) Value(any) any               { return nil }
 
 // TestRefused is case 22: a member that may not be signalled is named, and not gone.
 func TestRefused(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
@@ -19,6 +21,43 @@ func ShellArgv(shell, text string) ([]string, error) {
 		return nil, err
 	}
 	return []string{path, "-c", "--", text}, nil
+}
+
+// Shells is ShellArgv with a memory: a shell that was found is believed to be there for
+// shellMemory, because looking through PATH costs more than the rest of a start. The
+// zero value is ready; it may be used by many goroutines.
+type Shells struct {
+	mu    sync.Mutex
+	found map[string]foundShell // guarded by mu; at most maxShells
+}
+
+type foundShell struct {
+	path string
+	at   time.Time
+}
+
+const (
+	shellMemory = 10 * time.Second
+	maxShells   = 64
+)
+
+// Argv is [ShellArgv].
+func (s *Shells) Argv(shell, text string) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.found[shell]
+	if !ok || time.Since(f.at) > shellMemory {
+		path, err := lookShell(shell)
+		if err != nil {
+			return nil, err
+		}
+		if s.found == nil || len(s.found) >= maxShells {
+			s.found = map[string]foundShell{}
+		}
+		f = foundShell{path, time.Now()}
+		s.found[shell] = f
+	}
+	return []string{f.path, "-c", "--", text}, nil
 }
 
 func lookShell(shell string) (string, error) {
