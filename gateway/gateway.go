@@ -50,7 +50,7 @@ type Config struct {
 
 func (c *Config) validate() error {
 	if c.Conn == nil {
-		return errors.New("Conn: missing")
+		return errors.New("config: Conn is missing")
 	}
 	def := func(p *int, v int) {
 		if *p == 0 {
@@ -67,7 +67,7 @@ func (c *Config) validate() error {
 		c.Logger = slog.Default()
 	}
 	if c.MaxInFlight < 1 || c.MaxPerTenant < 1 || c.CacheSize < 1 || c.MaxRequest < 0 {
-		return errors.New("MaxInFlight, MaxPerTenant, CacheSize and MaxRequest must be positive")
+		return errors.New("config: MaxInFlight, MaxPerTenant, CacheSize and MaxRequest must be positive")
 	}
 	return nil
 }

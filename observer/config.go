@@ -68,10 +68,10 @@ func (c *Config) validate() error {
 		c.Logger = slog.Default()
 	}
 	if c.Senders < 1 || c.Senders > 64 {
-		return fmt.Errorf("Senders: %d is not in 1..64", c.Senders)
+		return fmt.Errorf("config: Senders %d is not in 1..64", c.Senders)
 	}
 	if c.Coalesce < 0 || c.Linger < 0 || c.OutboxBytes < 0 || c.MaxEnded < 0 || c.StoredRate < 0 || c.Attempts < 0 {
-		return fmt.Errorf("a negative bound in %+v", *c)
+		return fmt.Errorf("config: a negative bound in %+v", *c)
 	}
 	return nil
 }

@@ -468,3 +468,25 @@ func BenchmarkOutputFlood(b *testing.B) {
 		c.Offset += int64(len(text))
 	}
 }
+
+func TestReplayEnds(t *testing.T) {
+	s := server(t, "")
+	obs := connect(t, s, subjects.RoleObserver, "o1")
+	n := 0
+	count := func(wire.Event) error { n++; return nil }
+	if err := observer.Replay(t.Context(), obs, "acme", "", count); err != nil || n != 0 {
+		t.Errorf("nothing stored: %v after %d", err, n)
+	}
+	p := publisher(t, connect(t, s, subjects.RoleWorker, "w1"), observer.Config{})
+	for _, id := range []string{"p1", "p2"} {
+		f := p.Process(meta(id))
+		f.Started(status(wire.StateRunning))
+	}
+	closeNow(t, p)
+	if err := observer.Replay(t.Context(), obs, "acme", "", count); err != nil || n != 2 {
+		t.Errorf("%v after %d of 2", err, n)
+	}
+	if err := observer.Replay(t.Context(), obs, "acme", "p2", count); err != nil || n != 3 {
+		t.Errorf("%v after %d of 3", err, n)
+	}
+}
