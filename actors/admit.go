@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/limpet-sh/limpet/actors/keeper"
@@ -88,7 +89,7 @@ func (s *session) claim(r request, execution string, c *wire.Command) (*process,
 		p.receipt.Deadline = &d
 	}
 	p.grace = res.grace
-	p.plan = plan{Leftovers: cmp.Or(c.Leftovers, wire.LeftoversKill), IdleTimeoutMS: c.IdleTimeoutMS}
+	p.plan = plan{Leftovers: cmp.Or(c.Leftovers, wire.LeftoversKill), IdleTimeoutMS: c.IdleTimeoutMS, Trace: traceOf(r)}
 	if c.Output != nil {
 		p.plan.Output = *c.Output
 	}
@@ -100,6 +101,16 @@ func (s *session) claim(r request, execution string, c *wire.Command) (*process,
 	}
 	p.publish()
 	return p, nil
+}
+
+// traceOf is the caller's trace context, if it is one: 55 bytes of lower-case hex and
+// dashes, as W3C has it.
+func traceOf(r request) string {
+	t := r.Header.Get(subjects.HeaderTrace)
+	if len(t) != 55 || strings.Trim(t, "0123456789abcdef-") != "" {
+		return ""
+	}
+	return t
 }
 
 // resolved is a command after all defaults: what runs, and what identifies it.
@@ -137,7 +148,7 @@ func (s *session) resolve(c *wire.Command) (*resolved, error) {
 	}
 	argv := c.Argv
 	if c.Text != "" {
-		if argv, err = runtime.ShellArgv(c.Shell, c.Text); err != nil {
+		if argv, err = s.deps.shells.Argv(c.Shell, c.Text); err != nil {
 			return nil, err
 		}
 		res.shell, full.Shell = argv[0], argv[0]

@@ -133,7 +133,7 @@ func (w *Worker) adoptRecords(ctx context.Context, sessions map[string]*session,
 				return fmt.Errorf("settle execution %s: %w", rc.ExecutionID, err)
 			}
 			st.Rev = rev
-			f := w.deps.feed(rc)
+			f := w.deps.feed(rc, "", true)
 			f.Finished(status(rc))
 		}
 		if s := sessions[rc.Session]; s != nil && rc.Process != "" {

@@ -15,6 +15,7 @@ type plan struct {
 	Leftovers     wire.Leftovers    `json:"leftovers,omitempty"`
 	IdleTimeoutMS int64             `json:"idle_timeout_ms,omitempty"`
 	Output        wire.OutputLimits `json:"output,omitzero"`
+	Trace         string            `json:"trace,omitempty"` // traceparent of the start
 }
 
 func (p *plan) grace() time.Duration {

@@ -100,13 +100,13 @@ func errConflict(execution string) *wire.Error {
 func (p *process) awaitRun(r request) {
 	c := r.call
 	limit := answerBy(r, 24*time.Hour)
-	if c.yield > 0 {
-		limit = min(limit, c.yield)
+	yields, detaches := false, false
+	if c.yield > 0 && c.yield <= limit {
+		limit, yields = c.yield, true
 	}
-	background := false
 	if c.timeout > 0 {
 		if rest := time.Until(p.snap.Load().CreatedAt.Add(c.timeout)); rest < limit {
-			limit, background = max(0, rest), true
+			limit, yields, detaches = max(0, rest), true, c.onTimeout == wire.OnTimeoutDetach
 		}
 	}
 	t := time.NewTimer(limit)
@@ -119,8 +119,8 @@ func (p *process) awaitRun(r request) {
 	rec := p.seen()
 	res := &wire.Result{Version: wire.Version, Receipt: *rec, OnTimeout: c.onTimeout, Yielded: !rec.State.Terminal()}
 	res.Stdout, res.Stderr = p.out.Render(c.render, rec.Streams == wire.StreamsMerged)
-	if res.Yielded && (background || c.yield > 0) {
-		p.tell(report{kind: reportBackgrounded, detach: background && c.onTimeout == wire.OnTimeoutDetach})
+	if res.Yielded && yields { // not where only this call's own time is up: it will be asked again
+		p.tell(report{kind: reportBackgrounded, detach: detaches})
 	}
 	answer(r, res)
 }
@@ -258,11 +258,15 @@ func (p *process) terminate(r request, m *wire.Terminate) {
 		grace = time.Duration(*m.GraceMS) * time.Millisecond
 	}
 	p.stop(order{cause: wire.ReasonCancel, by: m.By, mode: mode, grace: grace})
+	until := p.ended
+	if p.swept != nil {
+		until = p.swept // it has ended, and what it left behind is asked to go
+	}
 	p.waiting(r, func() {
 		t := time.NewTimer(answerBy(r, grace+goneLimit))
 		defer t.Stop()
 		select {
-		case <-p.ended:
+		case <-until:
 		case <-t.C:
 		case <-p.ctx.Done():
 		}
@@ -294,7 +298,7 @@ func (p *process) write(r request, m *wire.Write) {
 // enqueue serialises writes: one goroutine, in order of arrival.
 func (p *process) enqueue(w writeCall) {
 	if p.input == nil || !p.receipt.StdinOpen {
-		if w.m == nil || len(w.m.Data) == 0 && w.close { // closing twice is harmless
+		if w.repeats(p.receipt.StdinBytes) {
 			w.answer(p.seen())
 			return
 		}
@@ -357,6 +361,18 @@ func (p *process) writeOne(in Input, w writeCall) {
 		p.readAfterWrite(&m, rec)
 	}
 	w.answer(rec)
+}
+
+// repeats reports whether a call asks for nothing that has not happened already: a
+// close of what is closed, or bytes that were written before.
+func (w *writeCall) repeats(written int64) bool {
+	switch {
+	case w.m == nil:
+		return true
+	case len(w.m.Data) == 0:
+		return w.close
+	}
+	return w.m.Offset != nil && *w.m.Offset+int64(len(w.m.Data)) <= written
 }
 
 func (w *writeCall) answer(rec *wire.Receipt) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/limpet-sh/limpet/actors/keeper"
 	"github.com/limpet-sh/limpet/actors/output"
+	"github.com/limpet-sh/limpet/actors/runtime"
 	"github.com/limpet-sh/limpet/observer"
 	"github.com/limpet-sh/limpet/registry"
 	"github.com/limpet-sh/limpet/subjects"
@@ -79,11 +80,12 @@ type deps struct {
 	store    store
 	sessions sessionStore
 	spawner  Spawner
-	feed     func(*wire.Receipt) feed
+	feed     func(r *wire.Receipt, trace string, adopted bool) feed
 	dir      *directory
 	budget   *output.Budget
 	spool    string
 	environ  []string
+	shells   *runtime.Shells
 	log      *slog.Logger
 	lostRace func(error) bool
 	// addresses reads a process record.
@@ -216,11 +218,14 @@ func (w *Worker) wire(own context.Context, client *keeper.Client, pub *observer.
 	w.deps = &deps{
 		store: w.reg, sessions: w.reg, spawner: keeperSpawner{client}, dir: newDirectory(),
 		budget: output.NewBudget(w.cfg.SpoolBytes), spool: filepath.Join(w.cfg.Dir, "spool"),
-		environ: w.cfg.Environ, log: log,
+		environ: w.cfg.Environ, shells: &runtime.Shells{}, log: log,
 		addresses: w.reg.Process,
 		lostRace:  func(err error) bool { return errors.Is(err, registry.ErrConflict) },
-		feed: func(r *wire.Receipt) feed {
-			return pub.Process(observer.Meta{Tenant: r.Tenant, Session: r.Session, Process: r.Process, ExecutionID: r.ExecutionID})
+		feed: func(r *wire.Receipt, trace string, adopted bool) feed {
+			return pub.Process(observer.Meta{
+				Tenant: r.Tenant, Session: r.Session, Process: r.Process, ExecutionID: r.ExecutionID,
+				Trace: trace, Adopted: adopted,
+			})
 		},
 		aside: func(r request, f func(context.Context)) { w.runAside(own, r, f) },
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,6 +29,8 @@ func Role(args []string) (code int, played bool) {
 	if len(args) < 2 {
 		return 0, false
 	}
+	stop := profile(args[1])
+	defer stop()
 	var err error
 	switch args[1] {
 	case "keeper":
@@ -44,6 +47,26 @@ func Role(args []string) (code int, played bool) {
 		return 1, true
 	}
 	return 0, true
+}
+
+// profile writes a CPU profile of the role into $LIMPET_LAB_PROFILE, a directory.
+func profile(role string) (stop func()) {
+	dir := os.Getenv("LIMPET_LAB_PROFILE")
+	if dir == "" {
+		return func() {}
+	}
+	f, err := os.Create(filepath.Join(dir, role+".pprof"))
+	if err != nil {
+		return func() {}
+	}
+	if pprof.StartCPUProfile(f) != nil {
+		_ = f.Close()
+		return func() {}
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}
 }
 
 func playWorker(file string) error {
