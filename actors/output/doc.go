@@ -13,7 +13,9 @@
 // unit of movement, the block (records back to back, at most 64 KiB). New records
 // fill the newest block in memory; blocks older than the window go to the spool by
 // one write each and keep their bytes, so a reader walks memory and disk alike.
-// A process whose output fits the window touches no disk until [Log.Flush].
+// A process whose output fits the window touches no disk until [Log.Flush]; one that
+// writes nothing costs no buffer, one that writes little 8 KiB, and none more than the
+// window and four blocks.
 //
 // The spool is a directory of segment files. The first ones hold the head of the
 // output and stay; the others are a ring, whose oldest is overwritten. Beyond the

@@ -20,11 +20,12 @@ type piece struct {
 // load reads the records from number on: the rest of one block, wherever it is, or a
 // note to pass by all of it when it has none of the stream (0 means any). It
 // reads files without holding the mutex, and looks again when the ring rolled
-// meanwhile. What turns out unreadable becomes a gap, counted as dropped.
-func (l *Log) load(number int64, stream wire.Stream, buf []byte) piece {
+// meanwhile. What turns out unreadable becomes a gap, counted as dropped. Of a block
+// in memory it copies no more records than hold want bytes.
+func (l *Log) load(number int64, stream wire.Stream, want int64, buf []byte) piece {
 	for {
 		l.mu.Lock()
-		p, seg, u := l.find(number, buf)
+		p, seg, u := l.find(number, want, buf)
 		if !p.end && number <= u.first && !u.holds(stream) {
 			p.pass, p.buf, seg = u, nil, nil
 		}
@@ -45,7 +46,7 @@ func (l *Log) load(number int64, stream wire.Stream, buf []byte) piece {
 }
 
 // find looks number up. guarded by mu.
-func (l *Log) find(number int64, buf []byte) (p piece, seg *segment, u run) {
+func (l *Log) find(number, want int64, buf []byte) (p piece, seg *segment, u run) {
 	var prev run // what is kept before
 	window := l.next
 	if len(l.blocks) > 0 {
@@ -78,7 +79,7 @@ func (l *Log) find(number int64, buf []byte) (p piece, seg *segment, u run) {
 			continue
 		}
 		p.gap = l.gap(number, prev, b.kept.first, b.kept.raw)
-		p.buf = append(buf[:0], skipTo(b.buf[b.lo:], number)...)
+		p.buf = append(buf[:0], upTo(skipTo(b.buf[b.lo:], number), want)...)
 		return p, nil, b.kept
 	}
 	p.gap = l.gap(number, prev, l.next, l.total)
@@ -160,6 +161,17 @@ func skipTo(b []byte, number int64) []byte {
 		b = b[r.size():]
 	}
 	return b
+}
+
+// upTo cuts b behind the record with which the first want bytes are complete.
+func upTo(b []byte, want int64) []byte {
+	var r record
+	n := 0
+	for want > 0 && decode(b[n:], &r) {
+		n += r.size()
+		want -= int64(r.source)
+	}
+	return b[:n]
 }
 
 // cursorAt is a number from which load comes to the chunk that holds the raw offset,

@@ -89,8 +89,9 @@ func (l *Log) bounds(r wire.Read) error {
 // that byte, and NextOffset is exact too. With a stream filter the cursor passes over
 // the chunks of the other stream; a page may then be empty and still have more.
 //
-// When the log is closed and a stream ended inside a character, the page that reaches
-// the end carries a chunk of 0 source bytes with U+FFFD and the loss (A46).
+// When the log is closed and a stream ended inside a character, each page that reaches
+// the end carries a chunk of 0 source bytes with U+FFFD and the loss (A46); its number
+// is the one a next chunk would have had.
 func (l *Log) Read(r wire.Read, st State) (*wire.Page, error) {
 	if err := CheckRead(r); err != nil {
 		return nil, err
@@ -140,7 +141,7 @@ type pager struct {
 func (p *pager) fill() {
 	var buf []byte
 	for scanned := 0; scanned < scanMax; {
-		c := p.log.load(p.next, p.stream, buf)
+		c := p.log.load(p.next, p.stream, p.max-p.bytes+1, buf)
 		p.takeGap(c.gap)
 		if c.end {
 			return
@@ -267,7 +268,7 @@ func (l *Log) chunk(r *record, skip int, view wire.View) wire.Chunk {
 		c.Text, c.EncodingLoss = string(w.flush()), w.loss
 		return c
 	}
-	b, loss := s.text(nil, data)
+	b, loss := s.text(make([]byte, 0, len(data)+len(s.carry)), data)
 	c.Text, c.EncodingLoss = string(b), loss
 	return c
 }

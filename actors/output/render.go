@@ -147,7 +147,7 @@ func (v *viewer) scan(number, pos int64, k *keep) bool {
 	s := scan{viewer: v, keep: k, pos: pos, bol: pos == 0, w: liner{tty: v.log.cfg.TTY}}
 	var buf []byte
 	for s.pos < v.total {
-		c := v.log.load(number, v.stream, buf)
+		c := v.log.load(number, v.stream, maxBlock, buf)
 		if c.end {
 			s.missing(v.total, c.gap)
 			break
@@ -160,8 +160,8 @@ func (v *viewer) scan(number, pos int64, k *keep) bool {
 		var r record
 		for b := c.buf; decode(b, &r); b = b[r.size():] {
 			number = r.number + 1
-			if v.stream != 0 && v.stream != r.stream {
-				continue
+			if v.stream != 0 && v.stream != r.stream || v.posOf(&r) >= v.total {
+				continue // what came since the count is for the next text
 			}
 			if !s.take(&r, c.gap) {
 				return false
@@ -335,7 +335,7 @@ func (v *viewer) base64(r wire.Render, out wire.Rendered) wire.Rendered {
 func (v *viewer) scanRaw(number int64, k *keep) {
 	var buf []byte
 	for {
-		c := v.log.load(number, v.stream, buf)
+		c := v.log.load(number, v.stream, maxBlock, buf)
 		if c.end {
 			return
 		}
@@ -347,7 +347,7 @@ func (v *viewer) scanRaw(number int64, k *keep) {
 		var r record
 		for b := c.buf; decode(b, &r); b = b[r.size():] {
 			number = r.number + 1
-			if v.stream != 0 && v.stream != r.stream {
+			if v.stream != 0 && v.stream != r.stream || v.posOf(&r) >= v.total {
 				continue
 			}
 			if !k.add(seg{raw: int64(r.source)}, r.data) {

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"unicode/utf8"
@@ -116,15 +117,8 @@ func binaryChunk(s state, data []byte) (withheld bool, controls float64) {
 	if len(data) < minSample {
 		return false, 0
 	}
-	var zero bool
-	for _, x := range data {
-		if x == 0 {
-			zero = true
-			break
-		}
-	}
 	valid := s.validUTF8(data)
-	if valid && !zero {
+	if valid && bytes.IndexByte(data, 0) < 0 {
 		return false, 0
 	}
 	c := census{invalid: !valid}
