@@ -25,7 +25,9 @@ func AllowDefault(name string) bool {
 // allow lets through, defaults for what is not there, and over both the request's own
 // variables in their order, the last of a name winning. A nil allow is [AllowDefault].
 //
-// The defaults: PATH as [DefaultPath]; LANG=C.UTF-8 unless a locale is set; TERM=dumb,
+// The defaults: PATH as [DefaultPath]; LANG=C.UTF-8 unless a locale is set (that of
+// source counts only if it is not C or POSIX, which service managers set and which
+// miscount text beyond ASCII; C.UTF-8 sorts the same); TERM=dumb,
 // or xterm-256color for a terminal; GIT_EDITOR=true, PAGER=cat and GIT_PAGER=cat,
 // because nobody may be there to leave an editor or a pager. COLUMNS and LINES are
 // never set: they would go stale with the first resize.
@@ -38,7 +40,8 @@ func Environment(source []string, allow func(name string) bool, request []wire.E
 	}
 	env := environment{at: make(map[string]int, 16)}
 	for _, entry := range source {
-		if name, value, ok := strings.Cut(entry, "="); ok && name != "" && allow(name) {
+		name, value, ok := strings.Cut(entry, "=")
+		if ok && name != "" && allow(name) && !(isLocale(name) && plain(value)) {
 			env.set(name, value)
 		}
 	}
@@ -66,6 +69,9 @@ func Environment(source []string, allow func(name string) bool, request []wire.E
 func isLocale(name string) bool {
 	return name == "LANG" || name == "LC_ALL" || name == "LC_CTYPE"
 }
+
+// plain reports whether a locale knows ASCII only.
+func plain(locale string) bool { return locale == "" || locale == "C" || locale == "POSIX" }
 
 // environment is a list of NAME=value with the place of each name.
 type environment struct {

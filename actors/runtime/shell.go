@@ -68,11 +68,11 @@ func lookShell(shell string) (string, error) {
 	case filepath.IsAbs(shell):
 		info, err := os.Stat(shell)
 		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
-			return "", wire.Invalid("shell", "%s is not an executable file", shell)
+			return "", wire.Invalid("command.shell", "%s is not an executable file", shell)
 		}
 		return shell, nil
 	default:
-		return "", wire.Invalid("shell", "%q is neither bash, sh, nor an absolute path", shell)
+		return "", wire.Invalid("command.shell", "%q is neither bash, sh, nor an absolute path", shell)
 	}
 	path, err := exec.LookPath(shell)
 	if err == nil {
@@ -80,7 +80,7 @@ func lookShell(shell string) (string, error) {
 	}
 	if err != nil {
 		e := wire.Errorf(wire.CodeCapabilityMissing, "the shell %s is not installed on this host", shell)
-		e.Field = "shell"
+		e.Field = "command.shell"
 		return "", e
 	}
 	return path, nil

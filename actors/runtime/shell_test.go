@@ -56,14 +56,14 @@ func TestShellMissing(t *testing.T) {
 	for _, shell := range []string{"zsh", "bin/sh", "./sh", "/no/such/shell", "/etc", plain, "bash "} {
 		argv, err := ShellArgv(shell, "true")
 		var typed *wire.Error
-		if argv != nil || !errors.As(err, &typed) || typed.Field != "shell" {
+		if argv != nil || !errors.As(err, &typed) || typed.Field != "command.shell" {
 			t.Errorf("%q: got %q, %v", shell, argv, err)
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
 	_, err := ShellArgv("bash", "true")
 	var typed *wire.Error
-	if !errors.As(err, &typed) || typed.Code != wire.CodeCapabilityMissing || typed.Field != "shell" {
+	if !errors.As(err, &typed) || typed.Code != wire.CodeCapabilityMissing || typed.Field != "command.shell" {
 		t.Errorf("no bash in PATH: %v", err)
 	}
 }
@@ -86,21 +86,22 @@ func TestEnvironment(t *testing.T) {
 			[]string{"PATH=/bin", "HOME=/h", "LC_TIME=C", "LANG=C.UTF-8", "TERM=dumb"},
 		},
 		{"a locale is kept", []string{"LC_ALL=de_DE"}, nil, nil, false, []string{"LC_ALL=de_DE", "PATH=" + DefaultPath, "TERM=dumb"}},
+		{"a locale that knows ASCII only is none", []string{"LC_ALL=", "LANG=C", "LC_CTYPE=POSIX"}, nil, nil, false, []string{"PATH=" + DefaultPath, "LANG=C.UTF-8", "TERM=dumb"}},
 		{
 			"the request wins, the last of a name first of all",
-			[]string{"PATH=/bin", "LANG=C"},
+			[]string{"PATH=/bin", "LANG=sv_SE"},
 			nil,
 			[]wire.EnvVar{{Name: "PAGER", Value: "less"}, {Name: "A", Value: "1"}, {Name: "A", Value: "2"}, {Name: "PATH", Value: ""}},
 			false,
-			[]string{"PATH=", "LANG=C", "TERM=dumb", "PAGER=less", "A=2"},
+			[]string{"PATH=", "LANG=sv_SE", "TERM=dumb", "PAGER=less", "A=2"},
 		},
 		{"the request's locale", nil, nil, []wire.EnvVar{{Name: "LC_CTYPE", Value: "C"}}, false, []string{"PATH=" + DefaultPath, "TERM=dumb", "LC_CTYPE=C"}},
-		{"a terminal", []string{"LANG=C", "PATH=/bin"}, nil, nil, true, []string{"LANG=C", "PATH=/bin", "TERM=xterm-256color"}},
+		{"a terminal", []string{"LANG=sv_SE", "PATH=/bin"}, nil, nil, true, []string{"LANG=sv_SE", "PATH=/bin", "TERM=xterm-256color"}},
 		{
 			"no stale size, whatever is allowed",
-			[]string{"COLUMNS=80", "LINES=24", "LANG=C", "PATH=/b", "X=1"},
+			[]string{"COLUMNS=80", "LINES=24", "LANG=sv_SE", "PATH=/b", "X=1"},
 			func(string) bool { return true }, nil, true,
-			[]string{"LANG=C", "PATH=/b", "X=1", "TERM=xterm-256color"},
+			[]string{"LANG=sv_SE", "PATH=/b", "X=1", "TERM=xterm-256color"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
