@@ -225,9 +225,23 @@ func (s *session) cancel(r request, m *wire.Cancel) {
 		case err != nil:
 			refuse(r, err)
 		case existing != nil:
-			answer(r, &existing.Receipt)
+			s.cancelExisting(r, &existing.Receipt)
 		default:
 			answer(r, &e.Receipt)
 		}
 	})
+}
+
+// cancelExisting ends an execution that was recorded first: by a start that overtook
+// the cancel, or by another session of the tenant.
+func (s *session) cancelExisting(r request, rc *wire.Receipt) {
+	p := s.deps.dir.process(rc.Tenant, rc.Process)
+	if p == nil { // it has ended
+		answer(r, rc)
+		return
+	}
+	r.target.Verb = "cancel"
+	if !post(p.inbox, r) {
+		refuse(r, errOverloaded)
+	}
 }
