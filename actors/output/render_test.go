@@ -17,23 +17,23 @@ func seq(n int) string {
 }
 
 func TestRenderHeadTail(t *testing.T) { // OUT 45
+	l, w := newLog(t, Config{Dir: t.TempDir()})
+	all := seq(50_000)
+	w.write(wire.Stdout, all)
+	w.write(wire.Stderr, "FATAL: missing key\n")
 	for _, shape := range []wire.Shape{"", wire.ShapeHead, wire.ShapeTail} {
 		for _, view := range []wire.View{wire.ViewText, wire.ViewSafe} {
 			for _, m := range []wire.Render{
 				{}, {MaxBytes: MinRender}, {MaxLines: 10}, {MaxLines: 1}, {MaxLines: 2000, MaxBytes: 51200}, {MaxBytes: MaxRender},
 			} {
 				m.Shape, m.View = shape, view
-				t.Run(fmt.Sprintf("%+v", m), func(t *testing.T) { renderSeq(t, m) })
+				t.Run(fmt.Sprintf("%+v", m), func(t *testing.T) { renderSeq(t, l, all, m) })
 			}
 		}
 	}
 }
 
-func renderSeq(t *testing.T, m wire.Render) {
-	l, w := newLog(t, Config{Dir: t.TempDir()})
-	all := seq(50_000)
-	w.write(wire.Stdout, all)
-	w.write(wire.Stderr, "FATAL: missing key\n")
+func renderSeq(t *testing.T, l *Log, all string, m wire.Render) {
 	out, errs := l.Render(m, false)
 	if errs.Text != "FATAL: missing key\n" || errs.Truncated {
 		t.Errorf("stderr %+v", errs)
