@@ -179,18 +179,8 @@ func (p *Pending) pause(ctx context.Context, limit time.Time) error {
 
 // ackSeq reads an acknowledgement, {"stream":"…","seq":7} or {"error":{…},…}.
 func ackSeq(data []byte) (uint64, error) {
-	const key = `"seq":`
-	if i := bytes.Index(data, []byte(key)); i >= 0 && !bytes.Contains(data, []byte(`"error"`)) {
-		n, digits := uint64(0), 0
-		for _, b := range data[i+len(key):] {
-			if b < '0' || b > '9' {
-				break
-			}
-			n, digits = n*10+uint64(b-'0'), digits+1
-		}
-		if digits > 0 && digits < 20 {
-			return n, nil
-		}
+	if seq, ok := plainSeq(data); ok {
+		return seq, nil
 	}
 	var ack struct {
 		Error  *APIError `json:"error"`
@@ -207,4 +197,25 @@ func ackSeq(data []byte) (uint64, error) {
 		return 0, fmt.Errorf("%w: acknowledgement %.100q names no sequence", ErrUnknownOutcome, data)
 	}
 	return ack.Seq, nil
+}
+
+// plainSeq reads the usual acknowledgement without the decoder, which would take longer
+// than everything else an append does here.
+func plainSeq(data []byte) (seq uint64, ok bool) {
+	const key = `"seq":`
+	i := bytes.Index(data, []byte(key))
+	if i < 0 || bytes.Contains(data, []byte(`"error"`)) {
+		return 0, false
+	}
+	for n, b := range data[i+len(key):] {
+		switch {
+		case b >= '0' && b <= '9' && n < 19:
+			seq = seq*10 + uint64(b-'0')
+		case b == ',' || b == '}':
+			return seq, seq > 0
+		default:
+			return 0, false
+		}
+	}
+	return 0, false
 }

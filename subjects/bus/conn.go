@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -164,8 +165,7 @@ func (c *Conn) options() (url string, opts []nats.Option) {
 	opts = []nats.Option{
 		nats.Name(cfg.Name),
 		nats.MaxReconnects(-1),
-		nats.ReconnectWait(50 * time.Millisecond),
-		nats.ReconnectJitter(50*time.Millisecond, 200*time.Millisecond),
+		nats.CustomReconnectDelay(reconnectDelay),
 		nats.IgnoreAuthErrorAbort(),
 		nats.PingInterval(5 * time.Second),
 		nats.MaxPingsOutstanding(2),
@@ -194,6 +194,17 @@ func (c *Conn) options() (url string, opts []nats.Option) {
 		opts = append(opts, nats.UserInfo(cfg.User, cfg.Password))
 	}
 	return url, opts
+}
+
+// reconnectDelay is short at first, because most outages here are a restart of the
+// server beside us, and grows to a second, because a fleet must not storm a cluster
+// that comes back. Half of it is chance.
+func reconnectDelay(attempts int) time.Duration {
+	d := time.Second
+	if attempts < 7 {
+		d = 10 * time.Millisecond << max(attempts, 0)
+	}
+	return d/2 + rand.N(d/2)
 }
 
 // Root builds the subjects of this installation.

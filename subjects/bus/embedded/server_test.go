@@ -56,8 +56,13 @@ func TestDirectoryHasOneOwner(t *testing.T) {
 		t.Error(fi.Mode(), err)
 	}
 	for _, bad := range []embedded.Config{
-		{Tenants: []string{"a.b"}}, {MaxPayload: 1}, {Secret: []byte("short")}, {Listen: "nowhere"},
-		{Cluster: &embedded.Cluster{}}, {UnixSocket: "/nonexistent/dir/socket"}, {Dir: "/proc/none"},
+		{Tenants: []string{"a.b"}},
+		{MaxPayload: 1},
+		{Secret: []byte("short")},
+		{Listen: "nowhere"},
+		{Cluster: &embedded.Cluster{}},
+		{UnixSocket: "/nonexistent/dir/socket"},
+		{Dir: "/proc/none"},
 	} {
 		bad.Logger = embeddedtest.Quiet()
 		if s, err := embedded.Start(bad); err == nil {

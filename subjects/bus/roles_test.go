@@ -1,4 +1,4 @@
-package embedded_test
+package bus_test
 
 import (
 	"context"
@@ -12,18 +12,6 @@ import (
 	"github.com/limpet-sh/limpet/subjects/bus/embedded"
 	"github.com/limpet-sh/limpet/subjects/bus/embedded/embeddedtest"
 )
-
-func serveEcho(t *testing.T, c *bus.Conn, subject, queue string) {
-	t.Helper()
-	_, err := c.Serve(subject, queue, 64, func(r *bus.Request) {
-		if err := r.Respond([]byte(r.Subject)); err != nil {
-			t.Errorf("respond: %v", err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestRoles: each role can do its job, and nothing else. A refusal comes at once, not
 // at a deadline.

@@ -1,4 +1,4 @@
-package embedded_test
+package bus_test
 
 import (
 	"context"
@@ -18,14 +18,6 @@ import (
 	"github.com/limpet-sh/limpet/subjects/bus/embedded/embeddedtest"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
-
-var root = subjects.Default()
-
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 func TestRequest(t *testing.T) {
 	s := embeddedtest.Start(t, embedded.Config{MaxPayload: 64 << 10})
