@@ -110,6 +110,8 @@ func (w *Worker) adoptProcess(ctx context.Context, sessions map[string]*session,
 	if g := held.Gone(); g != nil {
 		p.facts <- keeper.Event{Gone: g}
 	}
+	// An end without a stop, and leftovers that nobody has ended since: they are kept.
+	p.kept = p.receipt.State.Terminal() && pl.Leftovers == wire.LeftoversKeep && p.receipt.LeftoversLive > 0 && held.Gone() == nil
 	p.publish()
 	s.adopted = append(s.adopted, p)
 }
@@ -192,19 +194,20 @@ func (p *process) resume() {
 	}
 	// The record has the end; the log may miss what the journal still has.
 	p.pumped.Store(&c)
+	out, kept := p.receipt.Output, p.kept
 	p.owned(func() {
-		ctx, cancel := context.WithTimeout(p.ctx, collectLimit)
+		ctx, cancel := context.WithCancel(p.ctx)
+		if !kept { // else the pump drains what the leftovers write, as before
+			ctx, cancel = context.WithTimeout(p.ctx, collectLimit)
+		}
 		defer cancel()
-		if err := c.Pump(ctx, &sink{ctx: ctx, log: p.out}, p.out.Next()); err != nil {
+		rest := &sink{ctx: ctx, log: p.out, trim: c.Trim, until: max(1, out.TotalBytes)}
+		if err := c.Pump(ctx, rest, p.out.Next()); err != nil {
 			p.log.Debug("rest of the output", "err", err)
 		}
-		p.out.Close(p.receipt.Output.Complete, p.receipt.Output.Error)
-		if err := p.out.Flush(); err != nil {
-			p.log.Warn("flush the output", "err", err)
-			return
-		}
-		if err := c.Release(p.ctx); err != nil {
-			p.log.Debug("release", "err", err)
+		p.out.Close(out.Complete, out.Error)
+		if !kept {
+			p.letGo()
 		}
 	})
 }
@@ -215,10 +218,11 @@ func (s *session) adoptMembers() {
 	for _, p := range s.adopted {
 		ended := p.receipt.State.Terminal()
 		s.enter(p)
-		if ended {
-			s.ended = append(s.ended, p.id)
-		} else {
+		switch {
+		case !ended:
 			s.live.Add(1)
+		case !p.kept:
+			s.ended = append(s.ended, p.id)
 		}
 	}
 	s.adopted = nil

@@ -93,8 +93,8 @@ func (p *process) treeGone(g *keeper.Gone) {
 	p.receipt.Unsignalled = g.Unsignalled
 	p.setProof(g.Proof, g.Gone)
 	p.receipt.LeftoversKilled = g.Leftovers
-	if g.Gone {
-		p.receipt.LeftoversLive = 0
+	if g.Gone || len(g.Unsignalled) > 0 {
+		p.receipt.LeftoversLive = len(g.Unsignalled)
 	}
 	if !g.Gone {
 		p.receipt.Error = &wire.Error{
@@ -106,6 +106,10 @@ func (p *process) treeGone(g *keeper.Gone) {
 		if !p.hasExit {
 			return // the command itself lives: the state stays what it is
 		}
+	}
+	if p.swept != nil {
+		p.sweptUp()
+		return
 	}
 	p.tree = true
 	p.advance()
@@ -189,13 +193,13 @@ func (p *process) end(complete bool) {
 	p.receipt.Output = p.out.Stats()
 	p.receipt.EndedAt = now()
 	p.move(outcome(&p.receipt))
-	rec := p.record()
-	p.owned(func() { p.seal(rec) })
+	rec, kept := p.record(), p.kept
+	p.owned(func() { p.seal(rec, kept) })
 }
 
 // seal writes the terminal record. It reports as soon as that is done or an answer
 // has waited long enough, and tries on until the worker goes.
-func (p *process) seal(rec *wire.ExecutionRecord) {
+func (p *process) seal(rec *wire.ExecutionRecord, kept bool) {
 	told := false
 	patience := time.NewTimer(sealPatience)
 	defer patience.Stop()
@@ -223,9 +227,14 @@ func (p *process) seal(rec *wire.ExecutionRecord) {
 		p.tell(report{kind: reportSealed})
 	}
 	p.endAddress(rec)
-	if p.kept {
-		return // its leftovers live on: the keeper holds them until the session closes
+	if kept {
+		return // its leftovers live on: the keeper holds them until somebody ends them
 	}
+	p.letGo()
+}
+
+// letGo makes the keeper forget a process of which nothing is left.
+func (p *process) letGo() {
 	if err := p.out.Flush(); err != nil {
 		p.log.Warn("flush the output", "err", err)
 		return // the journal still has it
@@ -285,7 +294,7 @@ func (p *process) stop(o order) {
 	requested := o.cause == wire.ReasonCancel || o.cause == wire.ReasonSessionClosed
 	switch {
 	case p.receipt.State.Terminal() || p.sealing:
-		if p.kept && o.cause == wire.ReasonSessionClosed {
+		if p.kept && p.swept == nil && requested {
 			p.endKept(o)
 		}
 		return
@@ -321,16 +330,24 @@ func (p *process) stop(o order) {
 	})
 }
 
-// endKept ends leftovers that were kept until now.
+// endKept ends leftovers that were kept until now. The state of the process, which is
+// final, stays.
 func (p *process) endKept(o order) {
-	p.kept = false
+	p.swept = make(chan struct{})
 	p.owned(func() {
-		ctx, cancel := context.WithTimeout(p.ctx, goneLimit)
-		defer cancel()
-		if err := p.child.Stop(ctx, o.cause, keeper.Terminate, o.grace); err != nil {
-			p.log.Warn("end kept leftovers", "err", err)
+		if err := p.child.Stop(p.ctx, o.cause, o.mode, o.grace); err != nil {
+			p.tell(report{kind: reportStopFailed, err: err})
 		}
 	})
+}
+
+// sweptUp: the kept leftovers have ended, as far as they could be.
+func (p *process) sweptUp() {
+	p.publish()
+	close(p.swept)
+	p.kept = false
+	p.owned(p.letGo)
+	p.notify(notice{swept: true})
 }
 
 // idled: no output for the idle timeout, or the timer was early.
@@ -362,5 +379,5 @@ func (p *process) lost(err error) {
 		close(p.exited)
 	}
 	rec := p.record()
-	p.owned(func() { p.seal(rec) })
+	p.owned(func() { p.seal(rec, false) })
 }

@@ -60,9 +60,10 @@ type process struct {
 	tree       bool           // nothing of the tree is left, or it is kept, or we gave up
 	hasExit    bool
 	sealing    bool
-	killed     bool // leftovers were asked to go
-	kept       bool // leftovers live on, owned until the session closes
-	yielded    bool // a run went on in the background
+	killed     bool          // leftovers were asked to go
+	kept       bool          // leftovers live on, owned until they are ended or the session closes
+	swept      chan struct{} // closed when kept leftovers were ended; nil until asked for
+	yielded    bool          // a run went on in the background
 	drain      *time.Timer
 	idle       *time.Timer
 }
@@ -98,15 +99,15 @@ type report struct {
 type reportKind uint8
 
 const (
-	reportSpawned    reportKind = iota
-	reportRefused               // the start was answered; there is no process
-	reportStreams               // the pump has returned
-	reportOverLimit             // more output than kill_over_bytes
-	reportStopFailed            // the keeper did not take a stop
-	reportWaiter                // a waiting call was answered
-	reportBackgrounded           // a run yielded its handle
-	reportWritten                // stdin moved, or closed
-	reportSealed                // the terminal record is written, or waited for long enough
+	reportSpawned      reportKind = iota
+	reportRefused                 // the start was answered; there is no process
+	reportStreams                 // the pump has returned
+	reportOverLimit               // more output than kill_over_bytes
+	reportStopFailed              // the keeper did not take a stop
+	reportWaiter                  // a waiting call was answered
+	reportBackgrounded            // a run yielded its handle
+	reportWritten                 // stdin moved, or closed
+	reportSealed                  // the terminal record is written, or waited for long enough
 )
 
 // run is the actor. It returns after the eviction, when all it started has ended.
@@ -212,6 +213,9 @@ func (p *process) leave() {
 // depart ends the actor. An eviction takes the output along and lets the keeper
 // forget; a leave touches neither, because the next incarnation adopts.
 func (p *process) depart(evict bool) {
+	if evict {
+		p.awaitKept()
+	}
 	p.cancel()
 	p.own.Wait()
 	if !evict {
@@ -229,12 +233,32 @@ func (p *process) depart(evict bool) {
 	if p.child != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if p.kept {
-			_ = p.child.Stop(ctx, wire.ReasonSessionClosed, keeper.Kill, 0)
-		}
 		_ = p.child.Release(ctx)
 	}
 	p.emptyInbox(errGone(p.id))
+}
+
+// awaitKept ends kept leftovers, which nobody else will, and waits for their end.
+func (p *process) awaitKept() {
+	if !p.kept {
+		return
+	}
+	if p.swept == nil {
+		p.endKept(order{cause: wire.ReasonSessionClosed, mode: keeper.Kill})
+	}
+	t := time.NewTimer(p.grace + goneLimit)
+	defer t.Stop()
+	for p.kept {
+		select {
+		case e := <-p.facts:
+			p.fact(e)
+		case r := <-p.reports:
+			p.report(r)
+		case <-t.C:
+			p.log.Error("kept leftovers are not proven gone in time")
+			return
+		}
+	}
 }
 
 func (p *process) emptyInbox(why error) {

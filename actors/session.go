@@ -31,7 +31,7 @@ type session struct {
 	adopted []*process          // what boot found, until run takes it
 	members map[string]*process // by process id
 	byExec  map[string]*process
-	ended   []string // oldest first
+	ended   []string     // oldest first
 	live    atomic.Int64 // written by run
 	kept    atomic.Int64 // ended and retained; written by run
 	ttl     *time.Timer
@@ -42,6 +42,8 @@ type notice struct {
 	id   string
 	left bool // the actor is gone; else its command has ended and is retained
 	kept bool // leftovers live on: not to be evicted
+	// swept: the kept leftovers have been ended; nothing more is to be heard of it.
+	swept bool
 }
 
 // closing asks a session to end; it answers every request it was given.
@@ -136,10 +138,12 @@ func (s *session) notice(n notice) {
 		s.forget(p)
 		return
 	}
-	s.live.Add(-1)
 	s.touch()
+	if !n.swept {
+		s.live.Add(-1)
+	}
 	if n.kept {
-		return // it stays until the session closes
+		return // it stays until they are ended
 	}
 	s.ended = append(s.ended, n.id)
 	s.evict()

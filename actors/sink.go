@@ -17,17 +17,20 @@ type sink struct {
 	ctx    context.Context //nolint:containedctx // the actor's life, which ends a wait for room
 	log    *output.Log
 	feed   feed
-	limit  int64 // kill_over_bytes; 0 none
+	trim   func(raw int64) // of the journal; the log calls it itself for what it has got
+	limit  int64           // kill_over_bytes; 0 none
 	over   func()
 	last   atomic.Int64 // unix nanoseconds of the newest output
-	closed atomic.Bool  // the log is closed; what comes is counted by the journal alone
+	closed atomic.Bool  // the log is closed; what comes is let go
+	until  int64        // raw offset at which an earlier incarnation closed the log; 0 none
 	told   bool
 }
 
 // Append implements keeper.Sink.
 func (s *sink) Append(c keeper.Chunk) error {
 	s.last.Store(time.Now().UnixNano())
-	if s.closed.Load() {
+	if s.closed.Load() || s.until > 0 && c.Offset >= s.until {
+		s.trim(c.Offset + int64(len(c.Data))) // or kept leftovers would come to wait for room
 		return nil
 	}
 	if err := s.append(output.Chunk{

@@ -152,9 +152,10 @@ func (p *process) spawned(r report) {
 // begin starts what a live command needs: the pump, its observations, its timers.
 func (p *process) begin() {
 	p.feed = p.deps.feed(&p.receipt, p.plan.Trace, p.adopted)
-	p.sink = &sink{ctx: p.ctx, log: p.out, feed: p.feed, limit: p.plan.Output.KillOverBytes, over: func() {
-		p.tell(report{kind: reportOverLimit})
-	}}
+	p.sink = &sink{
+		ctx: p.ctx, log: p.out, feed: p.feed, trim: p.child.Trim, limit: p.plan.Output.KillOverBytes,
+		over: func() { p.tell(report{kind: reportOverLimit}) },
+	}
 	p.sink.last.Store(time.Now().UnixNano())
 	c := p.child
 	p.pumped.Store(&c)

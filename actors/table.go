@@ -115,6 +115,9 @@ func next(s wire.State, e event) (wire.State, error) {
 func outcome(r *wire.Receipt) event {
 	switch r.Reason {
 	case wire.ReasonCancel, wire.ReasonSessionClosed:
+		if r.Error != nil && r.Error.Code == wire.CodeTeardownFailed {
+			return evEndedBad // the end that was asked for is not the one that was seen
+		}
 		return evEndedCancelled
 	case wire.ReasonExit:
 		if r.ExitCode != nil && *r.ExitCode == 0 && r.Output.Error == "" {

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,17 +103,24 @@ type Lab struct {
 	Client *client.Client
 	up     *exec.Cmd
 	errs   *os.File
+
+	program string              // that plays the roles; this one when empty
+	user    *syscall.Credential // that it is up as; this one when nil
 }
 
 // Start brings a host up in dir; env is added to its environment.
 func Start(ctx context.Context, dir string, env ...string) (*Lab, error) {
 	l := &Lab{State: app.State(dir)}
+	return l, l.start(ctx, env...)
+}
+
+func (l *Lab) start(ctx context.Context, env ...string) error {
 	if err := l.Up(ctx, env...); err != nil {
-		return nil, err
+		return err
 	}
 	d, err := app.Discover(l.State)
 	if err != nil {
-		return nil, errors.Join(err, l.Stop())
+		return errors.Join(err, l.Stop())
 	}
 	b := d.Bus("chaos")
 	l.Client, err = client.Connect(ctx, client.Config{
@@ -120,9 +128,9 @@ func Start(ctx context.Context, dir string, env ...string) (*Lab, error) {
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
-		return nil, errors.Join(err, l.Stop())
+		return errors.Join(err, l.Stop())
 	}
-	return l, nil
+	return nil
 }
 
 // Up starts up, anew after a Kill, and returns when it serves.
@@ -135,7 +143,8 @@ func (l *Lab) Up(ctx context.Context, env ...string) error {
 		return err
 	}
 	defer errs.Close()
-	cmd := exec.Command("/proc/self/exe", "up", string(l.State))
+	cmd := exec.Command(cmp.Or(l.program, "/proc/self/exe"), "up", string(l.State))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: l.user}
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = errs
 	out, err := cmd.StdoutPipe()
