@@ -90,9 +90,9 @@ type Limits struct {
 // OutputLimits bound the output log of one process. Zero means the session's default.
 type OutputLimits struct {
 	WindowBytes int64 `json:"window_bytes,omitempty"` // in memory; 4 KiB..16 MiB, default 256 KiB
-	SpoolBytes  int64 `json:"spool_bytes,omitempty"`  // on disk; -1 none, default 64 MiB, at most 2 GiB
+	SpoolBytes  int64 `json:"spool_bytes,omitempty"`  // on disk; 64 KiB..2 GiB, -1 none, default 64 MiB
 	HeadBytes   int64 `json:"head_bytes,omitempty"`   // kept from the start of the output; -1 none, default half the spool
-	// Lossless makes the process wait for room instead of dropping output.
+	// Lossless makes the process wait for room instead of dropping output. It needs a spool.
 	Lossless bool `json:"lossless,omitempty"`
 	// KillOverBytes ends the process with reason output_limit beyond this much output.
 	KillOverBytes int64 `json:"kill_over_bytes,omitempty"`

@@ -13,6 +13,9 @@ func Nearest(s string, names []string) string {
 	best, least := "", len(s)/3+2
 	for _, n := range names {
 		p := plain(n)
+		if p == s {
+			return n
+		}
 		d := distance(s, p)
 		if len(s) >= 3 && len(p) >= 3 && (strings.HasPrefix(p, s) || strings.HasPrefix(s, p)) {
 			d = 0

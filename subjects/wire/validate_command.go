@@ -21,6 +21,7 @@ const (
 
 	maxCells       = 65_535
 	maxWindowBytes = 16 << 20
+	minSpoolBytes  = 64 << 10
 	maxSpoolBytes  = 2 << 30
 )
 
@@ -210,10 +211,15 @@ func (c *checks) bounds(m *Command) {
 		return
 	}
 	c.orZero("output.window_bytes", o.WindowBytes, 4<<10, maxWindowBytes)
-	c.between("output.spool_bytes", o.SpoolBytes, -1, maxSpoolBytes)
+	if o.SpoolBytes != -1 {
+		c.orZero("output.spool_bytes", o.SpoolBytes, minSpoolBytes, maxSpoolBytes)
+	}
 	c.between("output.head_bytes", o.HeadBytes, -1, maxSpoolBytes)
 	if o.SpoolBytes > 0 && o.HeadBytes > o.SpoolBytes {
 		c.fail("output.head_bytes", "%d is more than the spool of %d", o.HeadBytes, o.SpoolBytes)
+	}
+	if o.Lossless && o.SpoolBytes == -1 {
+		c.fail("output.lossless", "needs a spool; leave spool_bytes out, or give it room")
 	}
 	c.between("output.kill_over_bytes", o.KillOverBytes, 0, MaxWhole)
 }
