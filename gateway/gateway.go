@@ -21,11 +21,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/limpet-sh/limpet/registry"
+	"github.com/limpet-sh/limpet/subjects"
 	"github.com/limpet-sh/limpet/subjects/bus"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
@@ -252,6 +254,13 @@ func failure(ctx context.Context, err error) error {
 
 // dispatch finds out what a request is for and returns the encoded answer.
 func (g *Gateway) dispatch(ctx context.Context, c *call) ([]byte, error) {
+	if v := c.Header.Get(subjects.HeaderVersion); v != "" && v != strconv.Itoa(wire.Version) {
+		return nil, &wire.Error{
+			Code: wire.CodeUnsupportedVersion, Field: subjects.HeaderVersion,
+			Message: fmt.Sprintf("%s: %.20q is not known here; this side speaks %d", subjects.HeaderVersion, v, wire.Version),
+			Details: map[string]any{"supported": []any{wire.Version}},
+		}
+	}
 	switch c.verb {
 	case wire.VerbOpen:
 		return g.open(ctx, c)
