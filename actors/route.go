@@ -53,6 +53,11 @@ func errNoSession() *wire.Error {
 // answerMissing answers for a process that has no actor here: its receipt is in the
 // records and its output is gone, or it never was.
 func (w *Worker) answerMissing(ctx context.Context, r request) {
+	// A bad request is refused with the same words as by an actor.
+	if _, err := wire.DecodeRequest(r.target.Verb, r.ContentType(), r.Data); err != nil {
+		refuse(r, err)
+		return
+	}
 	missing := wire.Errorf(wire.CodeNotFound, "there is no process %s", r.target.Process)
 	pr, _, err := w.reg.Process(ctx, r.target.Tenant, r.target.Process)
 	if errors.Is(err, registry.ErrNotFound) {

@@ -288,7 +288,11 @@ func (p *process) write(r request, m *wire.Write) {
 	}
 	if m.Read != nil && p.out != nil { // a bad read writes nothing
 		if _, err := p.out.Read(*m.Read, stateOf(p.seen())); err != nil {
-			refuse(r, err)
+			e := *public(err)
+			if e.Field != "" {
+				e.Field = "read." + e.Field
+			}
+			refuse(r, &e)
 			return
 		}
 	}
