@@ -26,7 +26,7 @@
 // # Views
 //
 // Text of a chunk needs to know what the chunks before it left open: part of a
-// character, part of an escape sequence, a carriage return. That state (7 bytes) is
+// character, part of an escape sequence, a carriage return. That state (6 bytes) is
 // in the record, so any retained chunk is rendered by itself, and twice the same.
 // A character belongs to the chunk in which it completes. Redraws (a carriage
 // return, then the line again) collapse only inside a chunk in a [wire.Page], and

@@ -181,7 +181,7 @@ func (l *Log) add(c *Chunk, data []byte) {
 	i := c.Stream - 1
 	r := record{
 		number: c.Number, raw: c.Offset, stdout: l.stdout, nanos: c.At.UnixNano(),
-		source: len(c.Data), stream: c.Stream, state: l.states[i], data: data,
+		source: len(c.Data), stream: c.Stream, states: l.states, data: data,
 		lines: [2]uint32{saturate(l.lines[0]), saturate(l.lines[1])},
 	}
 	if c.OrderUnknown {

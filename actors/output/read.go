@@ -249,12 +249,12 @@ func (l *Log) chunk(r *record, skip int, view wire.View) wire.Chunk {
 		Cursor: r.number, Offset: r.raw + int64(skip), Stream: r.stream.String(),
 		SourceBytes: r.source - skip, At: r.at(), OrderUnknown: r.flags&flagNoRank != 0,
 	}
-	data, s := r.data[skip:], r.state
+	data, s := r.data[skip:], r.state()
 	if view == wire.ViewBase64 {
 		c.Data = base64.StdEncoding.EncodeToString(data)
 		return c
 	}
-	if withheld, controls := binaryChunk(r.state, r.data); withheld {
+	if withheld, controls := binaryChunk(s, r.data); withheld {
 		c.Binary = true
 		c.Text = placeholder(r.stream, int64(len(r.data)), controls)
 		c.EncodingLoss = int(s.n)

@@ -13,18 +13,20 @@ const MaxChunk = 4096
 
 // A record is a header of 64 bytes and the data, all little-endian:
 //
-//	 0 magic u32            40 data length u16
-//	 4 crc32c u32 of the    42 source length u16
-//	   rest and the data    44 stream u8, flags u8
-//	 8 number               46 decoder state before the data: carry [3]u8,
-//	16 raw offset              carry length, escape state, CR u8, argument u16
-//	24 stdout offset        52 lines of stdout before the data u32 (saturating)
-//	32 time, unix ns        56 lines of stderr u32, 60 zero u32
+//	 0 magic u16, stream u8, flags u8
+//	 4 crc32c u32 of all but itself
+//	 8 number u64           16 raw offset u64
+//	24 stdout offset u64    32 time, unix ns, i64
+//	40 data length u16      42 source length u16
+//	44 decoder state of stdout before the data: carry [3]u8, carry length with
+//	   escape state and CR u8, argument u16
+//	50 the same of stderr: whatever is lost before a record, it says how to go on
+//	56 lines of stdout before the data u32 (saturating), 60 of stderr
 const (
 	headerLen  = 64
 	recordMax  = headerLen + MaxChunk
-	magic      = 0x314f504c // "LPO1": format 1
-	flagNoRank = 1          // the order against the other stream is unknown
+	magic      = 0x10c1 // format 1
+	flagNoRank = 1      // the order against the other stream is unknown
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -39,7 +41,7 @@ type record struct {
 	source int // bytes of the process this record stands for
 	stream wire.Stream
 	flags  uint8
-	state  state // of the stream, before data
+	states [2]state // of each stream, before data
 	lines  [2]uint32
 	data   []byte
 }
@@ -56,6 +58,9 @@ func (r *record) pos() int64 {
 	return r.raw - r.stdout
 }
 
+// state is the state of the record's stream before the data.
+func (r *record) state() state { return r.states[r.stream-1] }
+
 // stdoutEnd is the count of stdout bytes up to the end of the record.
 func (r *record) stdoutEnd() int64 {
 	if r.stream == wire.Stdout {
@@ -70,7 +75,8 @@ func appendRecord(buf []byte, r *record) []byte {
 	buf = buf[:n+headerLen]
 	h := buf[n:]
 	le := binary.LittleEndian
-	le.PutUint32(h, magic)
+	le.PutUint16(h, magic)
+	h[2], h[3] = uint8(r.stream), r.flags
 	le.PutUint32(h[4:], 0)
 	le.PutUint64(h[8:], uint64(r.number))
 	le.PutUint64(h[16:], uint64(r.raw))
@@ -78,12 +84,10 @@ func appendRecord(buf []byte, r *record) []byte {
 	le.PutUint64(h[32:], uint64(r.nanos))
 	le.PutUint16(h[40:], uint16(len(r.data)))
 	le.PutUint16(h[42:], uint16(r.source))
-	h[44] = uint8(r.stream)
-	h[45] = r.flags
-	r.state.encode(h[46:])
-	le.PutUint32(h[52:], r.lines[0])
-	le.PutUint32(h[56:], r.lines[1])
-	le.PutUint32(h[60:], 0)
+	r.states[0].encode(h[44:])
+	r.states[1].encode(h[50:])
+	le.PutUint32(h[56:], r.lines[0])
+	le.PutUint32(h[60:], r.lines[1])
 	return append(buf, r.data...)
 }
 
@@ -95,7 +99,7 @@ func decode(b []byte, r *record) bool {
 	}
 	le := binary.LittleEndian
 	n := int(le.Uint16(b[40:]))
-	if le.Uint32(b) != magic || n > MaxChunk || len(b) < headerLen+n {
+	if le.Uint16(b) != magic || n > MaxChunk || len(b) < headerLen+n {
 		return false
 	}
 	r.number = int64(le.Uint64(b[8:]))
@@ -103,16 +107,18 @@ func decode(b []byte, r *record) bool {
 	r.stdout = int64(le.Uint64(b[24:]))
 	r.nanos = int64(le.Uint64(b[32:]))
 	r.source = int(le.Uint16(b[42:]))
-	r.stream = wire.Stream(b[44])
-	r.flags = b[45]
-	r.state = decodeState(b[46:])
-	r.lines = [2]uint32{le.Uint32(b[52:]), le.Uint32(b[56:])}
+	r.stream = wire.Stream(b[2])
+	r.flags = b[3]
+	r.states = [2]state{decodeState(b[44:]), decodeState(b[50:])}
+	r.lines = [2]uint32{le.Uint32(b[56:]), le.Uint32(b[60:])}
 	r.data = b[headerLen : headerLen+n : headerLen+n]
 	return r.number >= 0 && r.raw >= 0 && r.stdout >= 0 && r.stdout <= r.raw &&
 		r.source > 0 && (r.stream == wire.Stdout || r.stream == wire.Stderr)
 }
 
-func checksum(rec []byte) uint32 { return crc32.Checksum(rec[8:], castagnoli) }
+func checksum(rec []byte) uint32 {
+	return crc32.Update(crc32.Checksum(rec[:4], castagnoli), castagnoli, rec[8:])
+}
 
 // seal writes the checksums of the records in b.
 func seal(b []byte) {

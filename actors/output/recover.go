@@ -98,7 +98,7 @@ func (l *Log) recover() error {
 	if err != nil {
 		return err
 	}
-	var last [2]record
+	var last record
 	for i, f := range files {
 		b, err := os.ReadFile(f.path)
 		if err != nil {
@@ -108,7 +108,7 @@ func (l *Log) recover() error {
 			continue
 		}
 		sc := scanner{next: max(l.next, f.first), split: int64(maxBlock)}
-		sc.scan(b, func(r *record) { last[r.stream-1] = *r })
+		sc.scan(b, func(r *record) { last = *r })
 		l.recovery.Corrupt += len(sc.bad)
 		if sc.torn && i == len(files)-1 {
 			l.recovery.Torn = 1
@@ -119,18 +119,11 @@ func (l *Log) recover() error {
 		}
 		l.adopt(f, &sc, int64(len(b)))
 	}
-	for _, r := range last {
-		if r.source == 0 {
-			continue
-		}
-		i := r.stream - 1
-		l.states[i] = r.state
-		l.states[i].advance(r.data)
-		if r.end() == l.total {
-			l.stdout = r.stdoutEnd()
-			l.lines = [2]int64{int64(r.lines[0]), int64(r.lines[1])}
-			l.lines[i] += int64(bytes.Count(r.data, lineFeed))
-		}
+	if i := int(last.stream) - 1; i >= 0 {
+		l.stdout, l.states = last.stdoutEnd(), last.states
+		l.states[i].advance(last.data)
+		l.lines = [2]int64{int64(last.lines[0]), int64(last.lines[1])}
+		l.lines[i] += int64(bytes.Count(last.data, lineFeed))
 	}
 	l.dropped = l.total - l.recovery.Bytes
 	return nil
@@ -181,7 +174,7 @@ func (sc *scanner) badBefore(pos int64) bool {
 	return end < pos
 }
 
-var magicBytes = binary.LittleEndian.AppendUint32(nil, magic)
+var magicBytes = binary.LittleEndian.AppendUint16(nil, magic)
 
 // scan walks b. After bytes that are no record it goes on at the next place where a
 // whole one starts, so that one bad byte costs one record.
@@ -221,7 +214,7 @@ func (sc *scanner) scan(b []byte, found func(*record)) {
 	}
 	if lost >= 0 {
 		rest := b[lost:]
-		sc.torn = len(rest) < headerLen && bytes.HasPrefix(magicBytes, rest[:min(4, len(rest))]) ||
+		sc.torn = len(rest) < headerLen && bytes.HasPrefix(magicBytes, rest[:min(len(magicBytes), len(rest))]) ||
 			len(rest) >= 16 && bytes.HasPrefix(rest, magicBytes) && int64(binary.LittleEndian.Uint64(rest[8:])) == sc.next
 	}
 }

@@ -221,17 +221,17 @@ func (s *scan) take(r *record, g *wire.Gap) bool {
 	case s.pos < 0:
 		s.bol = at == 0
 		s.w.open = !s.bol
-		s.w.cr = r.state.cr && s.w.open
+		s.w.cr = r.state().cr && s.w.open
 	case at > s.pos:
 		s.missing(at, g)
 	}
 	s.pos = s.posOf(r) + int64(r.source)
-	s.census.invalid = s.census.invalid || !r.state.validUTF8(r.data)
+	s.census.invalid = s.census.invalid || !r.state().validUTF8(r.data)
 	s.census.add(r.data)
 	if s.raw == 0 {
 		s.from, s.goff = s.posOf(r), r.raw
 	}
-	st := r.state
+	st := r.state()
 	s.raw += int64(r.source - len(r.data)) // what a filter took away
 	for b := r.data; len(b) > 0; {
 		n := bytes.IndexByte(b, '\n') + 1
