@@ -6,6 +6,7 @@ import (
 	"io"
 	"os/exec"
 	"sort"
+	"sync"
 	"testing"
 	"time"
 )
@@ -128,6 +129,65 @@ func benchmarkSpawn(b *testing.B, script string) {
 		ours = append(ours, time.Since(start))
 	}
 	report(b, bare, ours, func(bare, ours time.Duration) float64 { return float64(ours) / float64(bare) })
+}
+
+// BenchmarkParallel has 16 callers at once. x-bare-rate is the ratio of the rates.
+func BenchmarkParallel(b *testing.B) {
+	const callers, each = 16, 20
+	c, err := Dial(b.Context(), startKeeper(b, time.Minute))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	var waiting sync.Map
+	if _, err := c.Attach(b.Context(), 1, func(e Event) {
+		if e.Exited != nil {
+			done, _ := waiting.Load(e.Exited.Process)
+			close(done.(chan struct{}))
+		}
+	}); err != nil {
+		b.Fatal(err)
+	}
+	together := func(run func(id string) error) time.Duration {
+		start := time.Now()
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				for j := range each {
+					if err := run(fmt.Sprintf("%d-%d-%d", b.N, i, j)); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		return time.Since(start)
+	}
+	var bare, ours []time.Duration
+	for b.Loop() {
+		bare = append(bare, together(func(string) error {
+			cmd := exec.Command("/bin/bash", "-c", "true")
+			cmd.Env, cmd.Dir = testEnv, "/"
+			_, err := cmd.Output()
+			return err
+		}))
+		ours = append(ours, together(func(id string) error {
+			done := make(chan struct{})
+			waiting.Store(id, done)
+			defer waiting.Delete(id)
+			p, err := c.Spawn(context.Background(), bash(id, "true"))
+			if err != nil {
+				return err
+			}
+			if err := p.Pump(context.Background(), &counting{process: p}, 0); err != nil {
+				return err
+			}
+			<-done
+			return p.Release(context.Background())
+		}))
+	}
+	b.ReportMetric(float64(median(bare))/float64(median(ours)), "x-bare-rate")
+	b.ReportMetric(callers*each/median(ours).Seconds(), "runs/s")
 }
 
 func report(b *testing.B, bare, ours []time.Duration, ratio func(bare, ours time.Duration) float64) {

@@ -45,7 +45,7 @@ func (k *keeper) watch(c *child) {
 	}
 	e := &Exited{
 		Process: c.info.Process, Code: exit.Shell(), CoreDumped: exit.CoreDumped,
-		At: exit.At.UTC(), Usage: &exit.Usage, Left: left, Proof: proof,
+		At: exit.At.UTC(), Usage: &exit.Usage, OOM: exit.OOM, Left: left, Proof: proof,
 	}
 	if exit.Signal != 0 {
 		e.Signal = signalName(exit.Signal)
@@ -59,7 +59,7 @@ func (k *keeper) watch(c *child) {
 		e.Cause = c.cause
 	case err != nil:
 		e.Cause = wire.ReasonInternal
-	case exit.OOM:
+	case exit.OOM && e.Code != 0:
 		e.Cause = wire.ReasonOOM
 	case exit.Signal != 0:
 		e.Cause = wire.ReasonSignal

@@ -19,6 +19,7 @@ type Client struct {
 	deliver     atomic.Pointer[func(Event)]
 	done        chan struct{} // closed when the reader has returned
 	buffers     sync.Pool     // of *[]byte, readBytes each, for pumps at work
+	spinning    atomic.Bool   // a pump is in awaitExit
 
 	arena    *arena
 	journals pool

@@ -39,6 +39,9 @@ type Exited struct {
 	// Cause is why: the cause of the first stop or of the deadline; else exit, signal
 	// or oom.
 	Cause wire.Reason `json:"cause"`
+	// OOM says that the kernel killed a member of the tree for want of memory, also
+	// where the command made do without it and ended with 0.
+	OOM bool `json:"oom,omitempty"`
 	// Left is how many descendants were alive then.
 	Left int `json:"left,omitempty"`
 	// Gone says that nothing of the tree was left, as known by Proof, and that no Gone

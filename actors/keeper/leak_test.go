@@ -98,7 +98,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	n := spawns(t)
 	round(40, 40+n)
 	after, goroutinesAfter := settle()
-	if after.fds > before.fds+4 || after.threads > before.threads+4 || after.threads > 24 || after.zombies > 0 {
+	if after.fds > before.fds+16 || // pooled cgroup leaves hold some
+		after.threads > before.threads+4 || after.threads > 24 || after.zombies > 0 {
 		t.Errorf("keeper: %+v, before %+v", after, before)
 	}
 	if now := descriptors(t); now > fds+4 {
@@ -187,7 +188,13 @@ func TestIdleProcessesAreCheap(t *testing.T) {
 	k, w := usageOf(t, pid), usageOf(t, self)
 	fds := float64(k.fds+w.fds-beforeFDs) / float64(n)
 	t.Logf("%d idle processes: %d bytes and %.2f descriptors each, %d threads in all", n, bytes, fds, k.threads+w.threads)
-	if bytes > 64<<10 || fds > 6 || k.threads+w.threads > 24 {
+	if (bytes > 64<<10 && !raceEnabled) || fds > 6 || k.threads+w.threads > 24 {
 		t.Error("too much")
 	}
+}
+
+func (l *pool) size() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.free)
 }

@@ -45,12 +45,6 @@ func (l *pool) give(j *journal) bool {
 	return true
 }
 
-func (l *pool) size() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.free)
-}
-
 func (l *pool) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,12 +102,30 @@ func (p *Process) Pump(ctx context.Context, sink Sink, next int64) error {
 		u.run(ctx, u.stdout, wire.Stdout)
 	}
 	streams.Wait()
+	p.awaitExit(ctx)
 	u.turn.Lock()
 	defer u.turn.Unlock()
 	if u.failed != nil {
 		return fmt.Errorf("pump %s: %w", p.info.Process, u.failed)
 	}
 	return context.Cause(ctx)
+}
+
+// exitSpin is how long awaitExit looks for the exit.
+const exitSpin = 150 * time.Microsecond
+
+// awaitExit keeps this processor awake for the exit, which mostly follows the end of
+// the streams within 100 µs: the way over the keeper is two wake-ups, and one of a
+// sleeping processor costs as much as the rest of the way. Measured on a run of true:
+// 5 % of the whole. One pump at a time does it, so that a busy worker does not pay.
+func (p *Process) awaitExit(ctx context.Context) {
+	if !p.client.spinning.CompareAndSwap(false, true) {
+		return
+	}
+	defer p.client.spinning.Store(false)
+	for start := time.Now(); p.exited.Load() == nil && ctx.Err() == nil && time.Since(start) < exitSpin; {
+		runtime.Gosched()
+	}
 }
 
 // Trim says that the sink needs no bytes below raw offset raw any more. It never
