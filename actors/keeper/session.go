@@ -199,55 +199,54 @@ func (s *session) handle(f frame) (reply any, fds []int, err error) {
 		k.detach(s)
 		return nil, nil, nil
 	case kindSignal:
-		var r signalRequest
-		if err := f.decode(&r); err != nil {
-			return nil, nil, err
-		}
-		return nil, nil, k.signal(r)
+		return nil, nil, with(f, k.signal)
 	case kindStop:
-		var r stopRequest
-		if err := f.decode(&r); err != nil {
-			return nil, nil, err
-		}
-		c, err := k.child(r.Process)
-		if err != nil {
-			return nil, nil, err
-		}
-		return nil, nil, k.stop(c, r.Cause, r.Mode, time.Duration(max(0, r.GraceNS)))
+		return nil, nil, with(f, func(r stopRequest) error {
+			c, err := k.child(r.Process)
+			if err != nil {
+				return err
+			}
+			return k.stop(c, r.Cause, r.Mode, time.Duration(max(0, r.GraceNS)))
+		})
 	case kindCloseInput, kindRelease:
-		var r processRequest
-		if err := f.decode(&r); err != nil {
-			return nil, nil, err
-		}
-		c, err := k.child(r.Process)
-		if err != nil {
-			return nil, nil, err
-		}
-		if f.kind == kindRelease {
-			k.release(c)
-		} else {
-			c.closeInput()
-		}
-		return nil, nil, nil
+		return nil, nil, with(f, func(r processRequest) error {
+			c, err := k.child(r.Process)
+			switch {
+			case err != nil:
+				return err
+			case f.kind == kindRelease:
+				k.release(c)
+			default:
+				c.closeInput()
+			}
+			return nil
+		})
 	case kindJournals:
-		var r journalsRequest
-		if err := f.decode(&r); err != nil {
-			return nil, nil, err
-		}
-		if r.Count < 1 || r.Count > maxDescriptors {
-			return nil, nil, wire.Invalid("count", "1 to %d", maxDescriptors)
-		}
-		numbers, fds, err := k.moreJournals(r.Count)
-		return journalList{Journals: numbers}, fds, err
+		var list journalList
+		err := with(f, func(r journalsRequest) (err error) {
+			if r.Count < 1 || r.Count > maxDescriptors {
+				return wire.Invalid("count", "1 to %d", maxDescriptors)
+			}
+			list.Journals, fds, err = k.moreJournals(r.Count)
+			return err
+		})
+		return list, fds, err
 	case kindDropJournals:
-		var r journalList
-		if err := f.decode(&r); err != nil {
-			return nil, nil, err
-		}
-		k.dropJournals(r.Journals)
-		return nil, nil, nil
+		return nil, nil, with(f, func(r journalList) error {
+			k.dropJournals(r.Journals)
+			return nil
+		})
 	}
 	return nil, nil, wire.Errorf(wire.CodeInvalidArguments, "the keeper knows no request of kind %d", f.kind)
+}
+
+// with decodes the body of a request for do.
+func with[T any](f frame, do func(T) error) error {
+	var r T
+	if err := f.decode(&r); err != nil {
+		return err
+	}
+	return do(r)
 }
 
 func (k *keeper) child(process string) (*child, error) {
