@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/limpet-sh/limpet/actors/keeper"
@@ -22,7 +23,7 @@ func (p *process) report(r report) bool {
 	case reportStreams:
 		p.streamsClosed(r.err)
 	case reportOverLimit:
-		p.stop(order{cause: wire.ReasonOutputLimit, mode: keeper.Terminate, grace: p.plan.grace()})
+		p.stop(order{cause: wire.ReasonOutputLimit, mode: keeper.Terminate, grace: p.grace})
 	case reportStopFailed:
 		p.log.Warn("the keeper did not take a stop", "err", r.err)
 	case reportWaiter:
@@ -65,6 +66,9 @@ func (p *process) commandExited(e *keeper.Exited) {
 	p.receipt.ExitedAt = &at
 	p.receipt.Usage = e.Usage
 	p.receipt.Reason = e.Cause
+	if e.OOM {
+		p.note("the kernel ended a member of the tree for want of memory")
+	}
 	p.receipt.StdinOpen = false
 	p.idle.Stop()
 	natural := e.Cause == wire.ReasonExit || e.Cause == wire.ReasonSignal || e.Cause == wire.ReasonOOM
@@ -86,6 +90,11 @@ func (p *process) commandExited(e *keeper.Exited) {
 		p.feed.State(status(&p.receipt))
 	}
 	p.advance()
+}
+
+// note adds to the receipt what a person should know. Others may hold the old list.
+func (p *process) note(text string) {
+	p.receipt.Notes = append(slices.Clip(p.receipt.Notes), text)
 }
 
 // treeGone: the keeper is done with the tree, one way or the other.
@@ -266,8 +275,7 @@ func (p *process) endAddress(rec *wire.ExecutionRecord) {
 func (p *process) sealed(err error) {
 	if err != nil {
 		p.log.Warn("the terminal record is late", "err", err)
-		p.receipt.Notes = append(p.receipt.Notes[:len(p.receipt.Notes):len(p.receipt.Notes)],
-			"the store is away: the record of this end is still to be written")
+		p.note("the store is away: the record of this end is still to be written")
 	}
 	p.publish()
 	close(p.ended)
@@ -358,7 +366,7 @@ func (p *process) idled() {
 		p.idle.Reset(rest)
 		return
 	}
-	p.stop(order{cause: wire.ReasonIdleTimeout, mode: keeper.Terminate, grace: p.plan.grace()})
+	p.stop(order{cause: wire.ReasonIdleTimeout, mode: keeper.Terminate, grace: p.grace})
 }
 
 // lost: the keeper is gone, and with it what it knew.

@@ -253,7 +253,7 @@ func (p *process) terminate(r request, m *wire.Terminate) {
 	case "interrupt":
 		mode = keeper.Interrupt
 	}
-	grace := p.plan.grace()
+	grace := p.grace
 	if m.GraceMS != nil {
 		grace = time.Duration(*m.GraceMS) * time.Millisecond
 	}

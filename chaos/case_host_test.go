@@ -45,6 +45,9 @@ func (c *caller) run(text string) *wire.Result { c.Helper(); return c.runs(wire.
 
 func (c *caller) runs(cmd wire.Command) *wire.Result {
 	c.Helper()
+	if cmd.TimeoutMS == 0 {
+		cmd.TimeoutMS = 60_000 // a case that hangs fails by its reason
+	}
 	res, err := c.s.Run(c.Context(), wire.Run{Command: cmd})
 	if err != nil {
 		c.Fatalf("run %.200q: %v", cmd.Text, err)

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -26,6 +27,7 @@ type child struct {
 	// guarded by keeper.mu
 	deadline *time.Timer
 	cause    wire.Reason // of the first stop
+	asked    wire.Reason // of the first interrupt, which may be ignored
 	exited   *Exited
 	gone     *Gone
 	hurry    context.CancelFunc // ends the grace of the stop under way; nil without one
@@ -48,7 +50,7 @@ func (k *keeper) watch(c *child) {
 		At: exit.At.UTC(), Usage: &exit.Usage, OOM: exit.OOM, Left: left, Proof: proof,
 	}
 	if exit.Signal != 0 {
-		e.Signal = signalName(exit.Signal)
+		e.Signal = wire.SignalName(int(exit.Signal))
 	}
 	k.mu.Lock()
 	if c.deadline != nil {
@@ -59,6 +61,8 @@ func (k *keeper) watch(c *child) {
 		e.Cause = c.cause
 	case err != nil:
 		e.Cause = wire.ReasonInternal
+	case c.asked != "" && e.Code == 128+int(syscall.SIGINT):
+		e.Cause = c.asked
 	case exit.OOM && e.Code != 0:
 		e.Cause = wire.ReasonOOM
 	case exit.Signal != 0:
@@ -98,6 +102,9 @@ func (k *keeper) stop(c *child, cause wire.Reason, mode Mode, grace time.Duratio
 		return wire.Invalid("cause", "at most 64 bytes")
 	}
 	if mode == Interrupt {
+		k.mu.Lock()
+		c.asked = cmp.Or(c.asked, cause)
+		k.mu.Unlock()
 		return c.signal(syscall.SIGINT)
 	}
 	k.mu.Lock()
@@ -261,13 +268,4 @@ func (c *child) descriptors(info *processInfo) []int {
 		fds = append(fds, c.between[0], c.between[1])
 	}
 	return fds
-}
-
-// signalName is the name as receipts write it: "KILL".
-func signalName(s syscall.Signal) string {
-	name := unix.SignalName(s)
-	if len(name) > 3 {
-		return name[3:]
-	}
-	return "RT" + s.String()
 }

@@ -36,8 +36,8 @@ type Exited struct {
 	// At is when the keeper saw it.
 	At    time.Time   `json:"at"`
 	Usage *wire.Usage `json:"usage,omitempty"`
-	// Cause is why: the cause of the first stop or of the deadline; else exit, signal
-	// or oom.
+	// Cause is why: the cause of the first stop or of the deadline, or of an interrupt
+	// where it ended the command; else exit, signal or oom.
 	Cause wire.Reason `json:"cause"`
 	// OOM says that the kernel killed a member of the tree for want of memory, also
 	// where the command made do without it and ended with 0.
@@ -79,7 +79,7 @@ const (
 	Terminate Mode = "terminate"
 	// Kill kills at once.
 	Kill Mode = "kill"
-	// Interrupt sends INT to the process group and no more. It never becomes the cause
-	// of an end: a command may handle it and go on.
+	// Interrupt sends INT to the process group and no more. It is the cause of an end by
+	// INT (or with 130, by which a shell says so), and of no other.
 	Interrupt Mode = "interrupt"
 )
