@@ -104,9 +104,9 @@ func BenchmarkRunTrueCPU(b *testing.B) {
 		limpetTrue(ctx, b, s)
 	}
 	parts := []string{"up", "worker", "keeper"}
-	before := make([]int, len(parts))
+	before, slept := make([]int, len(parts)), make([]int, len(parts))
 	for i, p := range parts {
-		before[i] = cpuTicks(b, l.PID(p))
+		before[i], slept[i] = cpuTicks(b, l.PID(p)), switches(b, l.PID(p))
 	}
 	own := cpuTicks(b, os.Getpid())
 	n := 0
@@ -117,6 +117,7 @@ func BenchmarkRunTrueCPU(b *testing.B) {
 	const tick = 10_000 // µs
 	for i, p := range parts {
 		b.ReportMetric(float64((cpuTicks(b, l.PID(p))-before[i])*tick)/float64(n), p+"-µs")
+		b.ReportMetric(float64(switches(b, l.PID(p))-slept[i])/float64(n), p+"-switches")
 	}
 	b.ReportMetric(float64((cpuTicks(b, os.Getpid())-own)*tick)/float64(n), "client-µs")
 }
@@ -132,6 +133,25 @@ func cpuTicks(tb testing.TB, pid int) int {
 	user, _ := strconv.Atoi(f[11])
 	system, _ := strconv.Atoi(f[12])
 	return user + system
+}
+
+// switches is how often the threads of a process have given up the processor.
+func switches(tb testing.TB, pid int) (n int) {
+	tb.Helper()
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, task := range tasks {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/status", pid, task.Name()))
+		for line := range strings.SplitSeq(string(b), "\n") {
+			var v int
+			if _, err := fmt.Sscanf(line, "voluntary_ctxt_switches: %d", &v); err == nil {
+				n += v
+			}
+		}
+	}
+	return n
 }
 
 // BenchmarkRunTrue16 is the rate of 16 callers against 16 bare ones.

@@ -75,6 +75,7 @@ func playWorker(file string) error {
 	if err != nil {
 		return err
 	}
+	app.Modest()
 	o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	w, err := app.NewWorker(o)
 	if err != nil {
@@ -88,6 +89,7 @@ func playWorker(file string) error {
 func playUp(dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	app.Modest()
 	return app.Up(ctx, app.UpOptions{
 		State:      app.State(dir),
 		SyncAlways: os.Getenv("LIMPET_LAB_SYNC") == "always",

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	goruntime "runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -66,6 +67,8 @@ func parse(args []string) (settings, error) {
 // state directory until it is told to end or has nothing left to hold, and returns the
 // exit code. It logs to stderr.
 func Main(args []string) int {
+	// Two hands are enough: one forks, one tells. More would only wake each other.
+	goruntime.GOMAXPROCS(max(1, min(2, goruntime.NumCPU()/2)))
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("keeper", os.Getpid())
 	set, err := parse(args)
 	if err != nil {

@@ -34,6 +34,7 @@ them over.`,
 			if g.verbose {
 				level = slog.LevelDebug
 			}
+			app.Modest()
 			began := time.Now()
 			return app.Up(cmd.Context(), app.UpOptions{
 				State: s, SyncAlways: syncAlways, Memory: memory,
@@ -72,6 +73,7 @@ func newWorker() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			app.Modest()
 			o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 			w, err := app.NewWorker(o)
 			if err != nil {

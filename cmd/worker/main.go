@@ -48,6 +48,7 @@ func run() error {
 		level = slog.LevelDebug
 	}
 	o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	app.Modest()
 	w, err := app.NewWorker(o)
 	if err != nil {
 		return err
