@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -337,65 +336,3 @@ func TestLastPerSubjectPages(t *testing.T) {
 	close(stop)
 	wg.Wait()
 }
-
-// TestFollowOverRestarts: no message is missed or seen twice while the server restarts.
-func TestFollowOverRestarts(t *testing.T) {
-	s := embeddedtest.Start(t, embedded.Config{Dir: t.TempDir()})
-	embeddedtest.Provision(t, s, bus.StreamOptions{})
-	w := embeddedtest.Connect(t, s, subjects.RoleWorker, "W1")
-	o := embeddedtest.Connect(t, s, subjects.RoleObserver, "o")
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	const n = 600
-	var seen []string
-	done := make(chan error, 1)
-	go func() {
-		done <- o.Follow(ctx, root.Stream(subjects.StreamEvents), []string{"limpet.v1.event.0.local.>"}, bus.FromStart(), func(m bus.Stored) error {
-			if seen = append(seen, string(m.Data)); len(seen) == n {
-				return errEnough
-			}
-			return nil
-		})
-	}()
-	var last uint64
-	for i := range n {
-		for { // compare and set: a lost acknowledgement is not stored twice
-			seq, err := w.Append(ctx, root.Event("local", "W1", "p", "output"), nil, fmt.Append(nil, i), bus.ExpectLast(last))
-			if errors.Is(err, bus.ErrWrongSequence) {
-				m, lerr := w.Last(ctx, root.Stream(subjects.StreamEvents), root.Event("local", "W1", "p", "output"))
-				if lerr == nil && string(m.Data) == fmt.Sprint(i) {
-					seq, err = m.Seq, nil
-				}
-			}
-			if err == nil {
-				last = seq
-				break
-			}
-			if ctx.Err() != nil {
-				t.Fatal(err)
-			}
-			runtime.Gosched()
-		}
-		if i == 200 || i == 400 {
-			go func() { _ = s.Restart(ctx) }()
-		}
-	}
-	if err := <-done; !errors.Is(err, errEnough) {
-		t.Fatal(err)
-	}
-	for i, m := range seen {
-		if m != fmt.Sprint(i) {
-			t.Fatalf("at %d: %s", i, m)
-		}
-	}
-	// Nothing is there to follow, or it is forbidden: an error, not a wait.
-	if err := o.Follow(ctx, root.Stream("NONE"), nil, bus.FromStart(), nil); !errors.Is(err, bus.ErrDenied) {
-		t.Error(err)
-	}
-	cancel()
-	if err := o.Follow(ctx, root.Stream(subjects.StreamEvents), nil, bus.FromNew(), nil); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-}
-
-var errEnough = errors.New("enough")

@@ -94,12 +94,29 @@ func (f *follower) config(name string) jetstream.OrderedConsumerConfig {
 	case !f.from.at.IsZero():
 		at := f.from.at
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &at
-	case f.from.fresh:
-		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
 	case f.from.perSubj:
 		cfg.DeliverPolicy = jetstream.DeliverLastPerSubjectPolicy
 	}
 	return cfg
+}
+
+// pin makes "new" a sequence. An ordered consumer that is made again before its first
+// message would begin with what is new then, and miss what was stored meanwhile.
+func (f *follower) pin(ctx context.Context, name string) error {
+	cfg := jetstream.ConsumerConfig{
+		Name: name, FilterSubjects: f.filters, DeliverPolicy: jetstream.DeliverNewPolicy,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second,
+	}
+	if len(f.filters) == 1 { // then the filter stands in the request's subject, where permissions see it
+		cfg.FilterSubject, cfg.FilterSubjects = f.filters[0], nil
+	}
+	cons, err := f.conn.js.CreateConsumer(ctx, f.stream, cfg)
+	if err != nil {
+		return err
+	}
+	f.from = FromSeq(cons.CachedInfo().Delivered.Stream + 1)
+	_ = f.conn.js.DeleteConsumer(ctx, f.stream, name) // see InactiveThreshold
+	return nil
 }
 
 // run follows until something breaks.
@@ -109,16 +126,14 @@ func (f *follower) run(ctx context.Context) error {
 	defer end()
 	create, cancel := context.WithTimeout(ctx, f.conn.cfg.AckWait)
 	defer cancel()
+	if f.from.fresh {
+		if err := f.pin(create, name); err != nil {
+			return callError(ctx, err)
+		}
+	}
 	oc, err := f.conn.js.OrderedConsumer(create, f.stream, f.config(name))
 	if err != nil {
 		return callError(ctx, err)
-	}
-	if f.from.fresh && f.last == 0 {
-		// Pin "new" now, so that what is stored during an outage before the first
-		// message is not skipped.
-		if info := oc.CachedInfo(); info != nil {
-			f.from = FromSeq(info.Delivered.Stream + 1)
-		}
 	}
 	it, err := oc.Messages(jetstream.PullMaxMessages(page), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(2*time.Second))
 	if err != nil {
