@@ -1,12 +1,14 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"time"
 
 	"github.com/limpet-sh/limpet/actors/keeper"
+	"github.com/limpet-sh/limpet/actors/output"
 	"github.com/limpet-sh/limpet/registry"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
@@ -36,6 +38,8 @@ func (p *process) report(r report) bool {
 			p.receipt.StdinOpen = false
 		}
 		p.publish()
+	case reportSettled:
+		p.receipt.Output = r.stats
 	case reportSealed:
 		p.sealed(r.err)
 	}
@@ -203,7 +207,13 @@ func (p *process) end(complete bool) {
 	p.receipt.EndedAt = now()
 	p.move(outcome(&p.receipt))
 	rec, kept := p.record(), p.kept
-	p.owned(func() { p.seal(rec, kept) })
+	spilled := p.receipt.Output.TotalBytes > cmp.Or(p.plan.Output.WindowBytes, output.DefaultWindow)
+	p.owned(func() {
+		if spilled {
+			p.settle(rec)
+		}
+		p.seal(rec, kept)
+	})
 }
 
 // seal writes the terminal record. It reports as soon as that is done or an answer

@@ -92,6 +92,8 @@ type report struct {
 	// written: the offset of stdin, and whether it is closed
 	offset int64
 	closed bool
+	// settled: what is kept of the output in the end
+	stats wire.OutputStats
 	// backgrounded: nothing may be left that holds the call
 	detach bool
 }
@@ -107,6 +109,7 @@ const (
 	reportWaiter                  // a waiting call was answered
 	reportBackgrounded            // a run yielded its handle
 	reportWritten                 // stdin moved, or closed
+	reportSettled                 // a large output is on disk, and counted
 	reportSealed                  // the terminal record is written, or waited for long enough
 )
 

@@ -79,3 +79,13 @@ func (s *sink) view(c keeper.Chunk) wire.Chunk {
 }
 
 func (s *sink) close() { s.closed.Store(true) }
+
+// settle brings the rest of a large output to disk, where it may push out older bytes,
+// before the record says how many are kept.
+func (p *process) settle(rec *wire.ExecutionRecord) {
+	if err := p.out.Flush(); err != nil {
+		p.log.Warn("flush the output", "err", err)
+	}
+	rec.Receipt.Output = p.out.Stats()
+	p.tell(report{kind: reportSettled, stats: rec.Receipt.Output})
+}

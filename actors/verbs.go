@@ -262,8 +262,12 @@ func (p *process) terminate(r request, m *wire.Terminate) {
 	if p.swept != nil {
 		until = p.swept // it has ended, and what it left behind is asked to go
 	}
+	limit := grace + goneLimit
+	if mode == keeper.Interrupt {
+		limit = grace // it may well go on
+	}
 	p.waiting(r, func() {
-		t := time.NewTimer(answerBy(r, grace+goneLimit))
+		t := time.NewTimer(answerBy(r, limit))
 		defer t.Stop()
 		select {
 		case <-until:
