@@ -10,10 +10,11 @@
 //
 // # Concurrency
 //
-// All methods of [Conn] may be called from any goroutine. Request, Append and the
-// reads block until an answer, the context's end, or the loss of the connection;
-// nothing else blocks but Flush and Close. A handler given to Serve or Subscribe runs
-// on the one goroutine of its subscription, in order of arrival: it may only hand
-// over. Callbacks (OnLoss) run on one goroutine of the connection, in order; a slow
-// one delays the next callback, never a message.
+// All methods of [Conn] may be called from any goroutine. Calls that talk to the server
+// block until its answer, the context's end, or the loss of the connection; Serve and
+// Subscribe take one round trip, AppendAsync waits only for room in its window, Publish
+// for nothing. A handler given to Serve or Subscribe runs on the one goroutine of its
+// subscription, in order of arrival: it may only hand over. Callbacks (OnLoss) run on
+// one goroutine of the connection, in order; a slow one delays the next callback, never
+// a message.
 package bus
