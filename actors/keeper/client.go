@@ -28,6 +28,7 @@ type Client struct {
 	lastID    uint64                  // guarded by mu
 	calls     map[uint64]chan<- frame // guarded by mu; nil when the reader is gone
 	processes map[string]*Process     // guarded by mu
+	starting  map[string]*fate        // guarded by mu; a command may end before Spawn knows that it runs
 	adopting  []*Process              // guarded by mu; filled while attach is under way
 	closing   bool                    // guarded by mu
 	cause     error                   // guarded by mu; why the reader returned
@@ -50,6 +51,7 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 	c := &Client{
 		link: newLink(conn), done: make(chan struct{}),
 		calls: map[uint64]chan<- frame{}, processes: map[string]*Process{},
+		starting: map[string]*fate{},
 	}
 	c.buffers.New = func() any { b := make([]byte, readBytes); return &b }
 	go c.read() // ends with the connection; Close waits for it
@@ -289,11 +291,12 @@ func (c *Client) unclaimed(f frame) {
 // event notes what happened to a process and delivers it.
 func (c *Client) event(process string, e Event) {
 	c.mu.Lock()
-	p := c.processes[process]
-	c.mu.Unlock()
-	if p != nil {
+	if p := c.processes[process]; p != nil {
 		p.note(e)
+	} else if early := c.starting[process]; early != nil {
+		early.note(e)
 	}
+	c.mu.Unlock()
 	if deliver := c.deliver.Load(); deliver != nil {
 		(*deliver)(e)
 	}

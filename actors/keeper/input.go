@@ -170,14 +170,11 @@ func (i *input) open() (*os.File, error) {
 
 // write is bounded by ctx and by inputLimit.
 func (i *input) write(ctx context.Context, f *os.File, b []byte) (int, error) {
-	limit := time.Now().Add(inputLimit)
-	if d, ok := ctx.Deadline(); ok && d.Before(limit) {
-		limit = d
-	}
-	if err := f.SetWriteDeadline(limit); err != nil {
+	if err := f.SetWriteDeadline(time.Now().Add(inputLimit)); err != nil {
 		return 0, err
 	}
 	fired := make(chan struct{})
+	// Not by the deadline of ctx: the write could then end before ctx says that it has.
 	stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Unix(1, 0)); close(fired) })
 	n, err := f.Write(b)
 	if !stop() {

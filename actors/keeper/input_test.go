@@ -142,7 +142,7 @@ func TestInputThatNobodyReads(t *testing.T) {
 
 func TestTerminal(t *testing.T) {
 	c, ev, _ := attach(t, startKeeper(t, time.Minute), 1)
-	s := bash("p", `test -t 0 && test -t 1 && stty size; trap 'stty size' WINCH; cat; echo "got end"; sleep 0.1; stty raw; echo raw; read -n 1`)
+	s := bash("p", `trap 'stty size' WINCH; test -t 0 && test -t 1 && stty size; cat; echo "got end"; sleep 0.1; stty raw; echo raw; read -n 1`)
 	s.TTY = &wire.WindowSize{Rows: 11, Cols: 22}
 	p := spawn(t, c, s)
 	var sink record

@@ -80,11 +80,25 @@ type Process struct {
 	info   processInfo
 	slot   *slot
 
-	exited atomic.Pointer[Exited]
-	gone   atomic.Pointer[Gone]
-
+	fate
 	output pump
 	input  input
+}
+
+// fate is what has been delivered about a process.
+type fate struct {
+	exited atomic.Pointer[Exited]
+	gone   atomic.Pointer[Gone]
+}
+
+// note keeps what an event says, before it is delivered.
+func (f *fate) note(e Event) {
+	if e.Exited != nil {
+		f.exited.Store(e.Exited)
+	}
+	if e.Gone != nil {
+		f.gone.Store(e.Gone)
+	}
 }
 
 // Spawn forks one command and returns when its exec has succeeded. Errors are
@@ -99,28 +113,55 @@ func (c *Client) Spawn(ctx context.Context, s Spawn) (*Process, error) {
 	if c.arena == nil {
 		return nil, wire.Errorf(wire.CodeUnavailable, "spawn: not attached")
 	}
-	var info processInfo
-	f, err := c.call(ctx, kindSpawn, request, &info)
-	if err != nil {
-		return nil, fmt.Errorf("spawn %s: %w", s.Process, err)
-	}
-	info.Meta = s.Meta
-	p, err := c.newProcess(info, f.descriptors)
-	if err != nil {
+	early := new(fate)
+	if err := c.expect(s.Process, early); err != nil {
 		return nil, err
 	}
-	if p.slot, err = c.arena.slot(info.Slot); err != nil {
-		p.closeFiles()
-		_ = c.link.send(kindRelease, 0, processRequest{Process: info.Process})
-		return nil, fmt.Errorf("spawn %s: %w", s.Process, err)
-	}
+	p, err := c.spawn(ctx, request)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closing {
+	delete(c.starting, s.Process)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("spawn %s: %w", s.Process, err)
+	case c.closing:
 		p.closeFiles()
 		return nil, wire.Errorf(wire.CodeUnavailable, "spawn: %v", errClosed)
 	}
-	c.processes[info.Process] = p
+	p.exited.Store(early.exited.Load())
+	p.gone.Store(early.gone.Load())
+	c.processes[s.Process] = p
+	return p, nil
+}
+
+// expect makes room for events of a process that is about to be.
+func (c *Client) expect(process string, early *fate) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.processes[process] != nil || c.starting[process] != nil {
+		return wire.Invalid("process", "there is a process %s already", process)
+	}
+	c.starting[process] = early
+	return nil
+}
+
+func (c *Client) spawn(ctx context.Context, request *spawnRequest) (*Process, error) {
+	var info processInfo
+	f, err := c.call(ctx, kindSpawn, request, &info)
+	if err != nil {
+		return nil, err
+	}
+	info.Meta = request.Meta
+	p, err := c.newProcess(info, f.descriptors)
+	if err == nil {
+		if p.slot, err = c.arena.slot(info.Slot); err != nil {
+			p.closeFiles()
+		}
+	}
+	if err != nil {
+		_ = c.link.send(kindRelease, 0, processRequest{Process: info.Process})
+		return nil, err
+	}
 	return p, nil
 }
 
@@ -198,16 +239,6 @@ func (p *Process) Exited() *Exited { return p.exited.Load() }
 
 // Gone is the result of a stop, nil while none has been delivered.
 func (p *Process) Gone() *Gone { return p.gone.Load() }
-
-// note keeps what an event says, before it is delivered.
-func (p *Process) note(e Event) {
-	if e.Exited != nil {
-		p.exited.Store(e.Exited)
-	}
-	if e.Gone != nil {
-		p.gone.Store(e.Gone)
-	}
-}
 
 // Signal sends one signal to the process group. A command that has ended is not_found.
 func (p *Process) Signal(ctx context.Context, sig syscall.Signal) error {
