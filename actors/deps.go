@@ -54,7 +54,7 @@ type store interface {
 type feed interface {
 	Started(wire.EventStatus)
 	Backgrounded(wire.EventStatus)
-	OutputFunc(render func() wire.Chunk)
+	OutputFunc(size int, render func() wire.Chunk)
 	State(wire.EventStatus)
 	Finished(wire.EventStatus)
 	Dropped() int64

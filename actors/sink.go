@@ -40,7 +40,7 @@ func (s *sink) Append(c keeper.Chunk) error {
 		return err
 	}
 	if s.feed != nil {
-		s.feed.OutputFunc(func() wire.Chunk { return s.view(c) })
+		s.feed.OutputFunc(len(c.Data), func() wire.Chunk { return s.view(c) })
 	}
 	if s.limit > 0 && !s.told && c.Offset+int64(len(c.Data)) > s.limit {
 		s.told = true

@@ -12,6 +12,8 @@ const (
 	mailbox = 32
 	// mergeBytes is the size up to which adjacent chunks become one observation.
 	mergeBytes = 16 << 10
+	// liveRate is how many bytes of output of one process are observed in a second.
+	liveRate = 256 << 10
 	// roundFeeds is how many processes' boxes a sender takes at once.
 	roundFeeds = 64
 	// adoptedShift places the numbers of an adopting incarnation above all earlier ones,

@@ -33,7 +33,9 @@ type Feed struct {
 	round    uint64    // counts entries into the waiting queue, to know stale ones
 	flushed  time.Time // when a sender last took the box
 	finished bool
-	stored   int // bytes of output sent to EVENTS; touched by the sender that holds the feed
+	second   time.Time // when the count of told began
+	told     int       // source bytes rendered since
+	stored   int       // bytes of output sent to EVENTS; touched by the sender that holds the feed
 }
 
 type feedPhase uint8
@@ -92,11 +94,13 @@ func (f *Feed) Output(c wire.Chunk) {
 	}
 }
 
-// OutputFunc is Output for a piece that costs something to render: render is called
-// only when there is room for it, and before OutputFunc returns.
-func (f *Feed) OutputFunc(render func() wire.Chunk) {
+// OutputFunc is Output for a piece of size source bytes that costs something to render:
+// render is called only when there is room for it, and before OutputFunc returns. A
+// process is observed at liveRate at the most, so that one that prints as fast as it
+// can is not rendered as fast as it can; the rest is dropped.
+func (f *Feed) OutputFunc(size int, render func() wire.Chunk) {
 	f.p.mu.Lock()
-	room := !f.finished && !f.p.closed && (f.held < mailbox || f.mergeable())
+	room := !f.finished && !f.p.closed && (f.held < mailbox || f.mergeable()) && f.afford(size)
 	if !room && !f.finished {
 		f.drop()
 	}
@@ -104,6 +108,18 @@ func (f *Feed) OutputFunc(render func() wire.Chunk) {
 	if room {
 		f.Output(render())
 	}
+}
+
+// afford takes size out of this second's share; p.mu is held.
+func (f *Feed) afford(size int) bool {
+	if now := time.Now(); now.Sub(f.second) >= time.Second {
+		f.second, f.told = now, 0
+	}
+	if f.told+size > liveRate {
+		return false
+	}
+	f.told += size
+	return true
 }
 
 // drop counts an observation that found no room and leaves its number unused; p.mu is

@@ -490,3 +490,27 @@ func TestReplayEnds(t *testing.T) {
 		t.Errorf("%v after %d of 3", err, n)
 	}
 }
+
+// A process that prints as fast as it can is not rendered as fast as it can.
+func TestOutputFuncIsPaced(t *testing.T) {
+	p := publisher(t, connect(t, server(t, ""), subjects.RoleWorker, "w1"), observer.Config{})
+	f := p.Process(meta("p1"))
+	const (
+		n     = 1000
+		piece = 4096
+		most  = 2 * 256 << 10 / piece // two seconds' share, should a second turn meanwhile
+	)
+	rendered := 0
+	for i := range n {
+		f.OutputFunc(piece, func() wire.Chunk {
+			rendered++
+			return wire.Chunk{Cursor: int64(i), Offset: int64(i) * piece, Stream: "stdout", SourceBytes: piece, Text: "x"}
+		})
+	}
+	if rendered == 0 || rendered > most {
+		t.Errorf("%d of %d pieces were rendered, want 1 to %d", rendered, n, most)
+	}
+	if got := f.Dropped(); got != int64(n-rendered) {
+		t.Errorf("%d rendered, %d dropped of %d", rendered, got, n)
+	}
+}
