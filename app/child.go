@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -40,11 +41,11 @@ func (s *supervised) run(ctx context.Context) error {
 	delay := firstRestart
 	for ctx.Err() == nil {
 		began := time.Now()
-		pid, wait, err := s.take(ctx)
+		c, err := s.take(ctx)
 		if err == nil {
 			s.announce()
-			s.log.Info("child up", "child", s.name, "pid", pid)
-			err = s.watch(ctx, pid, wait)
+			s.log.Info("child up", "child", s.name, "pid", c.pid)
+			err = s.watch(ctx, c)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -64,8 +65,16 @@ func (s *supervised) run(ctx context.Context) error {
 	return nil
 }
 
-// take finds the child that lives, or starts one. wait returns when it has ended.
-func (s *supervised) take(ctx context.Context) (pid int, wait func() error, err error) {
+// child is one that lives, and what can be done to it without naming a pid that may be
+// another's by then.
+type child struct {
+	pid    int
+	wait   func() error // returns when it has ended; called once
+	signal func(syscall.Signal) error
+}
+
+// take finds the child that lives, or starts one.
+func (s *supervised) take(ctx context.Context) (*child, error) {
 	unlock, err := lock(s.lock)
 	if err != nil {
 		return s.find()
@@ -73,33 +82,46 @@ func (s *supervised) take(ctx context.Context) (pid int, wait func() error, err 
 	unlock()
 	out, err := os.OpenFile(s.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return 0, nil, fmt.Errorf("log of %s: %w", s.name, err)
+		return nil, fmt.Errorf("log of %s: %w", s.name, err)
 	}
 	defer out.Close()
 	cmd, err := s.start(ctx, out)
 	if err != nil {
-		return 0, nil, fmt.Errorf("start %s: %w", s.name, err)
+		return nil, fmt.Errorf("start %s: %w", s.name, err)
 	}
 	if cmd == nil {
 		return s.find()
 	}
-	if err := writePID(s.pidFile, cmd.Process.Pid); err != nil {
-		s.log.Warn("pid file", "child", s.name, "err", err)
-	}
-	return cmd.Process.Pid, cmd.Wait, nil
+	c := &child{pid: cmd.Process.Pid, wait: cmd.Wait, signal: func(sig syscall.Signal) error { return cmd.Process.Signal(sig) }}
+	s.tell(c)
+	return c, nil
 }
 
-// find watches the child that an earlier up left running.
-func (s *supervised) find() (int, func() error, error) {
-	pid := readPID(s.pidFile)
-	if pid == 0 {
-		return 0, nil, fmt.Errorf("%s runs, but %s does not say where", s.name, s.pidFile)
+// tell writes the pid file, which is for people and for nobody to kill by.
+func (s *supervised) tell(c *child) {
+	if err := writePID(s.pidFile, c.pid); err != nil {
+		s.log.Warn("pid file", "child", s.name, "err", err)
 	}
-	fd, err := unix.PidfdOpen(pid, 0)
+}
+
+// find watches the child that an earlier up left running: whoever holds the lock.
+func (s *supervised) find() (*child, error) {
+	pid, fd, err := holder(s.lock)
 	if err != nil {
-		return 0, nil, fmt.Errorf("watch %s %d: %w", s.name, pid, err)
+		return nil, fmt.Errorf("find the %s that runs: %w", s.name, err)
 	}
-	return pid, func() error { defer unix.Close(fd); return waitPidfd(fd) }, nil
+	f := os.NewFile(uintptr(fd), "pidfd")
+	c := &child{pid: pid, wait: func() error { defer f.Close(); return waitPidfd(fd) }, signal: func(sig syscall.Signal) error {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var sent error
+		err = raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+		return errors.Join(err, sent)
+	}}
+	s.tell(c)
+	return c, nil
 }
 
 func (s *supervised) announce() {
@@ -122,22 +144,22 @@ func startChild(exe string, args ...string) func(context.Context, *os.File) (*ex
 }
 
 // watch waits for the child; when ctx ends it ends the child.
-func (s *supervised) watch(ctx context.Context, pid int, wait func() error) error {
+func (s *supervised) watch(ctx context.Context, c *child) error {
 	gone := make(chan error, 1)
-	go func() { gone <- wait() }() // ends with the child, for which this function waits
+	go func() { gone <- c.wait() }() // ends with the child, for which this function waits
 	select {
 	case err := <-gone:
 		return err
 	case <-ctx.Done():
 	}
-	_ = unix.Kill(pid, unix.SIGTERM) // ours, or held by a pidfd and its lock: no other has this pid
+	_ = c.signal(unix.SIGTERM) // fails for one that has ended
 	t := time.NewTimer(stopChild)
 	defer t.Stop()
 	select {
 	case <-gone:
 	case <-t.C:
 		s.log.Error("child did not end in time", "child", s.name)
-		_ = unix.Kill(pid, unix.SIGKILL)
+		_ = c.signal(unix.SIGKILL)
 		<-gone
 	}
 	_ = os.Remove(s.pidFile)

@@ -109,15 +109,14 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // endKeeper ends the keeper of our directory, which ends what it still holds.
 func (w *Worker) endKeeper() {
-	dir := w.opts.Dir
-	if unlock, err := lock(filepath.Join(dir, "keeper.lock")); err == nil {
+	path := filepath.Join(w.opts.Dir, "keeper.lock")
+	if unlock, err := lock(path); err == nil {
 		unlock() // nobody holds it: there is no keeper
 		return
 	}
-	pid := readPID(filepath.Join(dir, "keeper.pid"))
-	fd, err := unix.PidfdOpen(pid, 0)
+	pid, fd, err := holder(path)
 	if err != nil {
-		w.opts.Logger.Warn("end the keeper", "pid", pid, "err", err)
+		w.opts.Logger.Warn("end the keeper", "err", err)
 		return
 	}
 	defer unix.Close(fd)
