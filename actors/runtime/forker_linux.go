@@ -18,7 +18,8 @@ import (
 // forking thread. Further callers wait without holding anything.
 const maxWaitingStarts = 64
 
-// Forker forks children from one operating-system thread.
+// Forker forks children, from an operating-system thread of its own where the child
+// needs one (its umask, its limits).
 type Forker struct {
 	log   *slog.Logger
 	self  int
@@ -56,8 +57,8 @@ type job struct {
 	done    chan error // buffered, one answer
 }
 
-// NewForker starts the forking thread, makes the process a child subreaper and its
-// descriptors from 3 on close-on-exec, finds out what cgroups can be had here by using
+// NewForker starts the forking thread, makes the process a child subreaper, its
+// descriptors from 3 on close-on-exec and its umask [DefaultUmask], finds out what cgroups can be had here by using
 // them, and removes what dead keepers left.
 func NewForker(cfg Config) (*Forker, error) {
 	if err := cfg.validate(); err != nil {
@@ -71,6 +72,7 @@ func NewForker(cfg Config) (*Forker, error) {
 	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		cfg.Logger.Info("inherited descriptors may reach children", "err", err)
 	}
+	unix.Umask(DefaultUmask) // of what is forked without the forking thread
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("runtime: %w", err)
@@ -288,17 +290,12 @@ func (f *Forker) start(s *Spec, program string) (_ *Child, err error) {
 		}
 	}
 	j.attr = syscall.ProcAttr{Dir: s.Dir, Env: tagged(s.Env, s.Tag), Files: files.child[:], Sys: &j.sys}
-	select {
-	case f.jobs <- j:
-	case <-f.stop:
-		return nil, ErrClosed
-	}
-	if err := <-j.done; err != nil {
+	if err := f.hand(j); err != nil {
 		if errors.Is(err, unix.ENODEV) && c.leaf != nil {
 			c.leaf.spent.Store(true)
 		}
 		var known *StartError
-		if errors.As(err, &known) {
+		if errors.As(err, &known) || errors.Is(err, ErrClosed) {
 			return nil, err
 		}
 		return nil, explain(s, program, err)
@@ -307,6 +304,23 @@ func (f *Forker) start(s *Spec, program string) (_ *Child, err error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// hand gives the job to the forking thread, and waits for it. A fork that asks nothing
+// of the thread it comes from is done right here: the hand-over costs 57 µs, 4 % of a
+// `bash -c true`. Without a cgroup every fork goes over the thread, because orphans are
+// told from children by whose children they are.
+func (f *Forker) hand(j *job) error {
+	s := j.spec
+	if f.tree != nil && s.Umask == DefaultUmask && len(s.Rlimits) == 0 && s.MemoryBytes == 0 {
+		return f.fork(j)
+	}
+	select {
+	case f.jobs <- j:
+		return <-j.done
+	case <-f.stop:
+		return ErrClosed
+	}
 }
 
 // tagged is env with the tag as its only value of [TagVariable].
