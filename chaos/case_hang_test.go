@@ -103,8 +103,11 @@ func TestHang(t *testing.T) {
 			if res.Stdout.Text != "ok\n" || r.LeftoversLive != 1 || !r.Output.Complete || len(tagged(r.Process)) != 1 {
 				t.Errorf("%q, %v alive, %s", res.Stdout.Text, tagged(r.Process), show(r))
 			}
-			r = c.terminate(r.Process) // it has ended: nothing changes but that is no error
+			r = c.terminate(r.Process) // which has ended; the job goes
 			ends(t, r, wire.StateCompleted, wire.ReasonExit, 0)
+			if r.LeftoversKilled != 1 || len(tagged(r.Process)) > 0 {
+				t.Errorf("terminated: %s", show(r))
+			}
 		})
 	})
 

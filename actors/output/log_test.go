@@ -84,7 +84,7 @@ func readAll(t testing.TB, l *Log, view wire.View, maxBytes int) (chunks []wire.
 	t.Helper()
 	cursor, offset := int64(0), int64(0)
 	for {
-		p, err := l.Read(wire.Read{Cursor: &cursor, MaxBytes: maxBytes, View: view}, State{})
+		p, err := l.Read(wire.Read{Cursor: &cursor, MaxBytes: maxBytes, View: view}, State{State: wire.StateCompleted})
 		if err != nil {
 			t.Fatalf("read %d: %v", cursor, err)
 		}

@@ -89,9 +89,10 @@ func (l *Log) bounds(r wire.Read) error {
 // that byte, and NextOffset is exact too. With a stream filter the cursor passes over
 // the chunks of the other stream; a page may then be empty and still have more.
 //
-// When the log is closed and a stream ended inside a character, each page that reaches
-// the end carries a chunk of 0 source bytes with U+FFFD and the loss (A46); its number
-// is the one a next chunk would have had.
+// When the process has ended and a stream did so inside a character, each page with End
+// carries a chunk of 0 source bytes with U+FFFD and the loss (A46); its number is the
+// one a next chunk would have had. A page that is not the last has none, or a reader
+// that goes on from it would get it twice.
 func (l *Log) Read(r wire.Read, st State) (*wire.Page, error) {
 	if err := CheckRead(r); err != nil {
 		return nil, err
@@ -224,7 +225,7 @@ func (p *pager) finish(st State) *wire.Page {
 	g.HasMore = p.next < l.next
 	g.End = l.closed && !g.HasMore && st.State.Terminal()
 	g.State, g.ExitCode, g.Output = st.State, st.ExitCode, l.stats()
-	if l.closed && !g.HasMore && p.view != wire.ViewBase64 {
+	if g.End && p.view != wire.ViewBase64 {
 		for i, s := range l.states {
 			stream := wire.Stream(i + 1)
 			if s.n > 0 && (p.stream == 0 || p.stream == stream) {
