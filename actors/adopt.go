@@ -113,7 +113,25 @@ func (w *Worker) adoptProcess(ctx context.Context, sessions map[string]*session,
 	// An end without a stop, and leftovers that nobody has ended since: they are kept.
 	p.kept = p.receipt.State.Terminal() && pl.Leftovers == wire.LeftoversKeep && p.receipt.LeftoversLive > 0 && held.Gone() == nil
 	p.publish()
+	w.ensureAddress(ctx, &p.receipt, registry.Life(p.receipt.Deadline == nil && !p.receipt.State.Terminal()))
 	s.adopted = append(s.adopted, p)
+}
+
+// ensureAddress writes the process record that an earlier incarnation sent and that
+// never arrived: without it nobody finds a process that its execution names.
+func (w *Worker) ensureAddress(ctx context.Context, rc *wire.Receipt, life registry.Life) {
+	_, _, err := w.reg.Process(ctx, rc.Tenant, rc.Process)
+	if errors.Is(err, registry.ErrNotFound) {
+		_, err = w.reg.CreateProcess(ctx, rc.Tenant, addressOf(rc), life)
+	}
+	if err != nil {
+		w.deps.log.Warn("process record", "process", rc.Process, "err", err)
+	}
+}
+
+// notForked: the record is of a start that no process came of.
+func notForked(rc *wire.Receipt) bool {
+	return rc.Reason == wire.ReasonSpawnFailed || rc.Reason == wire.ReasonNeverStarted
 }
 
 // adoptRecords settles what no keeper holds: an ended command is retained while its
@@ -135,10 +153,13 @@ func (w *Worker) adoptRecords(ctx context.Context, sessions map[string]*session,
 				return fmt.Errorf("settle execution %s: %w", rc.ExecutionID, err)
 			}
 			st.Rev = rev
+			if !notForked(rc) {
+				w.ensureAddress(ctx, rc, registry.Ended)
+			}
 			f := w.deps.feed(rc, "", true)
 			f.Finished(status(rc))
 		}
-		if s := sessions[rc.Session]; s != nil && rc.Process != "" {
+		if s := sessions[rc.Session]; s != nil && rc.Process != "" && !notForked(rc) {
 			w.retain(s, st)
 		}
 	}

@@ -95,7 +95,7 @@ func (w *Worker) answerFrom(r request, rec *wire.ExecutionRecord) {
 	case rec.RequestHash != r.call.hash:
 		refuse(r, errConflict(rec.ExecutionID))
 		return
-	case rc.Reason == wire.ReasonSpawnFailed && rc.Error != nil:
+	case notForked(rc) && rc.Error != nil:
 		refuse(r, rc.Error)
 		return
 	}

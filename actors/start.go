@@ -80,11 +80,13 @@ func (p *process) start() {
 }
 
 // address is the record by which the process is found.
-func (p *process) address() *wire.ProcessRecord {
+func (p *process) address() *wire.ProcessRecord { return addressOf(&p.receipt) }
+
+func addressOf(rc *wire.Receipt) *wire.ProcessRecord {
 	return &wire.ProcessRecord{
-		Version: wire.Version, Process: p.id, Tenant: p.tenant, Session: p.session,
-		ExecutionID: p.receipt.ExecutionID, Worker: p.receipt.Worker,
-		Labels: p.receipt.Labels, CreatedAt: p.receipt.CreatedAt,
+		Version: wire.Version, Process: rc.Process, Tenant: rc.Tenant, Session: rc.Session,
+		ExecutionID: rc.ExecutionID, Worker: rc.Worker,
+		Labels: rc.Labels, CreatedAt: rc.CreatedAt,
 	}
 }
 
