@@ -117,8 +117,11 @@ func (c *Client) Terminate(ctx context.Context, m wire.Terminate) (*wire.Receipt
 // something.
 func undelivered(err error) error {
 	e := wire.AsError(err)
+	if reached, ok := e.Details["reached"].(bool); ok && !reached {
+		return err
+	}
 	switch e.Code {
-	case wire.CodeDeadlineExceeded, wire.CodeUnavailable, wire.CodeSupervisorShuttingDown:
+	case wire.CodeDeadlineExceeded, wire.CodeUnavailable, wire.CodeUnreachable, wire.CodeSupervisorShuttingDown:
 		return &wire.Error{
 			Code:    wire.CodeDeliveryUnknown,
 			Message: "no answer came; whether the process got it is unknown; do not retry: " + e.Message,

@@ -52,12 +52,9 @@ func (g *Gateway) ask(ctx context.Context, c *call, worker string, data []byte, 
 		return nil, noRecords(err)
 	}
 	if e != 0 {
-		m, err := g.conn.Request(ctx, subject(e), c.header(), data)
-		if err == nil {
-			return m.Data, nil
-		}
+		reply, err := g.askOne(ctx, c, worker, e, data, subject(e))
 		if !errors.Is(err, bus.ErrNoResponders) {
-			return nil, err
+			return reply, err
 		}
 	}
 	if err := g.workers.refresh(ctx, asked); err != nil {
@@ -67,11 +64,26 @@ func (g *Gateway) ask(ctx context.Context, c *call, worker string, data []byte, 
 	if now == 0 || now == e {
 		return nil, bus.ErrNoResponders
 	}
-	m, err := g.conn.Request(ctx, subject(now), c.header(), data)
-	if err != nil {
-		return nil, err
+	return g.askOne(ctx, c, worker, now, data, subject(now))
+}
+
+// askOne asks one incarnation, as long as it is the worker's newest.
+func (g *Gateway) askOne(ctx context.Context, c *call, worker string, e uint64, data []byte, subject string) ([]byte, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer g.workers.watch(worker, e, func() { cancel(errSuperseded) })()
+	m, err := g.conn.Request(ctx, subject, c.header(), data)
+	if err == nil {
+		return m.Data, nil
 	}
-	return m.Data, nil
+	if errors.Is(context.Cause(ctx), errSuperseded) {
+		return nil, &wire.Error{
+			Code:    wire.CodeUnreachable,
+			Message: "the worker ended while it had the request; whether it was done is not known; section 7 of the protocol says what may be sent again",
+			Details: map[string]any{"reached": true, "worker": worker},
+		}
+	}
+	return nil, err
 }
 
 // noRecords is the answer when the store cannot be read: not to be taken for the

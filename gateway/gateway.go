@@ -131,6 +131,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 		return fmt.Errorf("gateway: %w", err)
 	}
 	close(g.serving)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { g.workers.run(own) }) // ends with own, which is cancelled below
 	<-ctx.Done()
 	limit, stop := context.WithTimeout(own, drainTime)
 	defer stop()

@@ -20,13 +20,14 @@ type workers struct {
 	reading chan struct{} // 1: whoever holds it reads the boots; others wait and use what it read
 
 	mu      sync.Mutex
-	by      map[string]uint64 // guarded by mu; incarnation by name
-	silent  map[string]uint64 // guarded by mu; incarnations that did not answer an open
-	started time.Time         // guarded by mu; when the newest completed reading began
+	by      map[string]uint64   // guarded by mu; incarnation by name
+	silent  map[string]uint64   // guarded by mu; incarnations that did not answer an open
+	asked   map[*asked]struct{} // guarded by mu; requests that wait for an answer
+	started time.Time           // guarded by mu; when the newest completed reading began
 }
 
 func newWorkers(reg *registry.Registry) *workers {
-	return &workers{reg: reg, reading: make(chan struct{}, 1), by: map[string]uint64{}, silent: map[string]uint64{}}
+	return &workers{reg: reg, reading: make(chan struct{}, 1), by: map[string]uint64{}, silent: map[string]uint64{}, asked: map[*asked]struct{}{}}
 }
 
 // incarnation of a worker as far as known; 0 if it is not.
@@ -79,6 +80,72 @@ func (w *workers) current(ctx context.Context, name string) (uint64, error) {
 		return 0, err
 	}
 	return w.incarnation(name), nil
+}
+
+// asked is a request that waits for an answer of one incarnation.
+type asked struct {
+	worker string
+	e      uint64
+	since  time.Time
+	end    func()
+}
+
+// errSuperseded: the worker has started again and cannot answer any more.
+var errSuperseded = errors.New("the worker was restarted")
+
+// watch calls end when the worker turns out to have started again, until stop is called.
+func (w *workers) watch(worker string, e uint64, end func()) (stop func()) {
+	a := &asked{worker, e, time.Now(), end}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked[a] = struct{}{}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.asked, a)
+	}
+}
+
+// look is how often the boots are read while requests wait for longer than that.
+const look = time.Second
+
+// run ends requests whose worker was killed after it took them: nothing else would,
+// before their deadline. It returns when ctx ends.
+func (w *workers) run(ctx context.Context) {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if !w.waiting(time.Now().Add(-look)) {
+			continue
+		}
+		if err := w.refresh(ctx, time.Now()); err != nil {
+			continue // the next tick tries again
+		}
+		w.mu.Lock()
+		for a := range w.asked {
+			if now := w.by[a.worker]; now > a.e {
+				a.end()
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
+// waiting reports whether a request has waited since before a time.
+func (w *workers) waiting(before time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for a := range w.asked {
+		if a.since.Before(before) {
+			return true
+		}
+	}
+	return false
 }
 
 // quiet notes that an incarnation did not answer; heard that it did.
