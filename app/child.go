@@ -137,6 +137,7 @@ func (s *supervised) announce() {
 func startChild(exe string, args ...string) func(context.Context, *os.File) (*exec.Cmd, error) {
 	return func(_ context.Context, log *os.File) (*exec.Cmd, error) {
 		cmd := exec.Command(exe, args...)
+		cmd.Env = calmed(os.Environ())
 		cmd.Stdout, cmd.Stderr = log, log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		return cmd, cmd.Start()

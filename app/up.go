@@ -58,15 +58,17 @@ func Up(ctx context.Context, o UpOptions) error {
 		return err
 	}
 	defer h.close()
-	d, err := h.discovery(o.State)
-	if err != nil {
-		return err
+	// Both files name passwords. A kill -9 leaves them to the next up, which writes them anew.
+	if err := writeJSON(o.State.workerFile(), h.workerFile(o.State)); err != nil {
+		return fmt.Errorf("state directory: %w", err)
 	}
+	defer os.Remove(o.State.workerFile())
 	defer os.Remove(o.State.discovery())
-	if o.OnUp != nil {
-		go h.announce(ctx, d, o.OnUp) // ends when the worker serves, or with ctx
-	}
 	var g run.Group
+	{
+		ctx, cancel := context.WithCancel(ctx)
+		g.Add(func() error { return h.announce(ctx, o) }, func(error) { cancel() })
+	}
 	{
 		ctx, cancel := context.WithCancel(ctx)
 		g.Add(func() error { return h.gateway.Run(ctx) }, func(error) { cancel() })
@@ -74,10 +76,6 @@ func Up(ctx context.Context, o UpOptions) error {
 	{
 		ctx, cancel := context.WithCancel(ctx)
 		g.Add(func() error { return superviseAll(ctx, o) }, func(error) { cancel() })
-	}
-	{
-		ctx, cancel := context.WithCancel(ctx)
-		g.Add(func() error { <-ctx.Done(); return nil }, func(error) { cancel() })
 	}
 	return g.Run()
 }
@@ -190,24 +188,35 @@ type workerFile struct {
 	Password string `json:"password"`
 }
 
-// discovery writes the files by which the worker and other commands find us.
-func (h *host) discovery(s State) (*Discovery, error) {
+// workerFile is by what the worker finds us.
+func (h *host) workerFile(s State) workerFile {
 	w := workerFile{Version: 1, Name: WorkerName, Dir: s.Worker(), Socket: s.Socket()}
 	w.User, w.Password = h.server.Credentials(subjects.RoleWorker, WorkerName)
+	return w
+}
+
+// discovery is by what other commands find us.
+func (h *host) discovery(s State) *Discovery {
 	d := &Discovery{Version: 1, PID: os.Getpid(), Socket: s.Socket(), Tenant: Tenant, StartedAt: time.Now().UTC()}
 	d.User, d.Password = h.server.Credentials(subjects.RoleTenant, Tenant)
 	d.Observer, d.ObserverPassword = h.server.Credentials(subjects.RoleObserver, observerName)
-	if err := errors.Join(writeJSON(s.workerFile(), w), writeJSON(s.discovery(), d)); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
-	}
-	return d, nil
+	return d
 }
 
-// announce calls back when a worker has booted.
-func (h *host) announce(ctx context.Context, d *Discovery, up func(*Discovery)) {
+// announce leaves the discovery file and calls back once a worker has booted, so that
+// who finds us is served. It returns when ctx ends.
+func (h *host) announce(ctx context.Context, o UpOptions) error {
 	if err := h.gateway.WaitWorker(ctx); err == nil {
-		up(d)
+		d := h.discovery(o.State)
+		if err := writeJSON(o.State.discovery(), d); err != nil {
+			return fmt.Errorf("state directory: %w", err)
+		}
+		if o.OnUp != nil {
+			o.OnUp(d)
+		}
 	}
+	<-ctx.Done()
+	return nil
 }
 
 // WorkerFromFile are the options of the worker that an up started.

@@ -106,7 +106,9 @@ func launch(ctx context.Context, cfg Config) (*exec.Cmd, string, error) {
 	if name, err := os.Executable(); err == nil && cfg.Exe == "/proc/self/exe" {
 		cmd.Args[0] = name
 	}
-	cmd.Env = []string{} // nothing of ours: children get what their spawn says
+	// Nothing of ours: children get what their spawn says. The setting keeps the
+	// runtime's monitor thread calm (docs/decisions/0006).
+	cmd.Env = []string{"GODEBUG=schedtrace=2147483647"}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{w}
