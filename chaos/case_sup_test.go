@@ -191,11 +191,15 @@ func TestCaseSupervisorWorkerKilled(t *testing.T) {
 				first <- result{r, err}
 			}()
 			time.Sleep(time.Duration(i) * 600 * time.Microsecond) // from before the record to after the answer
+			killed := time.Now()
 			if err := l.Kill("worker"); err != nil {
 				t.Fatal(err)
 			}
 			l.another(t, "worker", before)
 			one := <-first
+			if d := time.Since(killed); d > 30*time.Second {
+				t.Errorf("round %d: the caller waited %v for a dead worker", i, d)
+			}
 			two, err := a.s.Start(t.Context(), m)
 			if one.err == nil && err == nil && one.r.Process != two.Process {
 				t.Errorf("round %d: %s, then %s", i, one.r.Process, two.Process)
