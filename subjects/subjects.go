@@ -65,11 +65,16 @@ func CheckToken(name, s string) error {
 }
 
 // NewID returns 128 random bits as 22 URL-safe characters. It encodes no PID, path,
-// owner or time (P25).
+// owner or time (P25). It does not start with '-': it is a word of command lines, too,
+// where that would be an option.
 func NewID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return base64.RawURLEncoding.EncodeToString(b[:])
+	for {
+		var b [16]byte
+		_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+		if id := base64.RawURLEncoding.EncodeToString(b[:]); id[0] != '-' {
+			return id
+		}
+	}
 }
 
 // Root builds the subjects and stream names of one installation. The zero value is

@@ -23,7 +23,7 @@ func TestIDsAreTokensAndNeverRepeat(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		id := NewID()
-		if len(id) != 22 || !ValidToken(id) || seen[id] {
+		if len(id) != 22 || !ValidToken(id) || id[0] == '-' || seen[id] {
 			t.Fatalf("id %q", id)
 		}
 		seen[id] = true
