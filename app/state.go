@@ -102,6 +102,13 @@ func Discover(s State) (*Discovery, error) {
 	return &d, nil
 }
 
+// Ended tells whether the up that was found in s has ended in order, and its processes
+// with it. One that was killed leaves its file to the next.
+func (s State) Ended() bool {
+	_, err := os.Stat(s.discovery())
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // Bus is how to connect as the tenant.
 func (d *Discovery) Bus(name string) bus.Config {
 	return bus.Config{

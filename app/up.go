@@ -63,7 +63,6 @@ func Up(ctx context.Context, o UpOptions) error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	defer os.Remove(o.State.workerFile())
-	defer os.Remove(o.State.discovery())
 	var g run.Group
 	{
 		ctx, cancel := context.WithCancel(ctx)
@@ -71,13 +70,39 @@ func Up(ctx context.Context, o UpOptions) error {
 	}
 	{
 		ctx, cancel := context.WithCancel(ctx)
-		g.Add(func() error { return h.gateway.Run(ctx) }, func(error) { cancel() })
-	}
-	{
-		ctx, cancel := context.WithCancel(ctx)
-		g.Add(func() error { return superviseAll(ctx, o) }, func(error) { cancel() })
+		g.Add(func() error { return h.serve(ctx, o) }, func(error) { cancel() })
 	}
 	return g.Run()
+}
+
+// lastAnswers is how long the gateway outlives the worker: whoever waited for a process
+// that ended with us asks once more, and is answered from the record.
+const lastAnswers = 150 * time.Millisecond
+
+// serve runs the gateway around the keeper and the worker, until ctx ends or the
+// gateway fails.
+func (h *host) serve(ctx context.Context, o UpOptions) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var err error // of the gateway; read after ended
+	ended := make(chan struct{})
+	go func() { // ended by stop
+		defer close(ended)
+		defer cancel()
+		err = h.gateway.Run(answering)
+	}()
+	supervised := superviseAll(ctx, o)
+	last := time.NewTimer(lastAnswers)
+	defer last.Stop()
+	select {
+	case <-last.C:
+	case <-ended:
+	}
+	stop()
+	<-ended
+	return errors.Join(supervised, err)
 }
 
 // superviseAll keeps the keeper and the worker alive. At the end the worker goes
@@ -204,10 +229,11 @@ func (h *host) discovery(s State) *Discovery {
 }
 
 // announce leaves the discovery file and calls back once a worker has booted, so that
-// who finds us is served. It returns when ctx ends.
+// who finds us is served. When ctx ends it removes the file first of all.
 func (h *host) announce(ctx context.Context, o UpOptions) error {
 	if err := h.gateway.WaitWorker(ctx); err == nil {
 		d := h.discovery(o.State)
+		defer os.Remove(o.State.discovery())
 		if err := writeJSON(o.State.discovery(), d); err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}

@@ -21,7 +21,8 @@ func newEvents(g *globals) *cobra.Command {
 		Short: "Show what happens to processes",
 		Long: `Shows events of all processes of this host: started, backgrounded, state, output,
 finished. Without -f it shows what is stored and ends.`,
-		Args: cobra.NoArgs,
+		Args:    noWords,
+		Example: "  limpet events\n  limpet events -f --json | jq -r .phase",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := g.stateDir()
 			if err != nil {

@@ -27,18 +27,56 @@ func run() error {
 	return newRoot().ExecuteContext(ctx)
 }
 
-// Exit codes, beside those of the commands that are run.
+// Exit codes, beside those of the commands that are run. From 124 on they are those of
+// timeout(1), env(1) and the shells.
 const (
-	exitFailed  = 1   // limpet itself could not
-	exitUsage   = 2   // the call makes no sense
-	exitTimeout = 124 // a time limit ended the command
-	exitCancel  = 130 // Ctrl-C
+	exitFailed     = 1   // limpet itself could not
+	exitUsage      = 2   // the call makes no sense
+	exitTimeout    = 124 // a time limit ended the command
+	exitOwn        = 125 // limpet itself could not, where 1 could be the command's own
+	exitNoExec     = 126 // the program cannot be executed
+	exitNotFound   = 127 // there is no such program
+	exitCancel     = 130 // Ctrl-C, or a kill by way of limpet
+	exitCodesOfRun = `Exit codes: the command's own (128 and the number of a signal that ended it); 124 a
+time limit ended it, 125 limpet itself failed, 126 the program cannot be executed, 127
+there is no such program, 130 it was cancelled by Ctrl-C or limpet kill, 2 the call
+makes no sense.`
 )
 
-// exitError carries the exit code of a command that was run.
-type exitError struct{ code int }
+// exitError carries the exit code of a command that was run; err, where there is one,
+// is still to be told.
+type exitError struct {
+	code int
+	err  error
+}
 
-func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+func (e *exitError) Error() string {
+	if e.err != nil {
+		return e.err.Error()
+	}
+	return fmt.Sprintf("exit code %d", e.code)
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// notRun gives a failure of ours an exit code that is told apart from the command's.
+func notRun(err error) error {
+	var exit *exitError
+	var usage *usageError
+	if err == nil || errors.As(err, &exit) || errors.As(err, &usage) {
+		return err
+	}
+	e := wire.AsError(err)
+	switch {
+	case e.Code == wire.CodeInvalidArguments:
+		return err
+	case e.Code != wire.CodeSpawnFailed:
+		return &exitError{exitOwn, err}
+	case e.Details["kind"] == "program_not_found":
+		return &exitError{exitNotFound, err}
+	}
+	return &exitError{exitNoExec, err}
+}
 
 // exitCode is the one place where an error becomes an exit code.
 func exitCode(err error) int {
@@ -48,6 +86,9 @@ func exitCode(err error) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &exit):
+		if exit.err != nil {
+			fmt.Fprintln(os.Stderr, "limpet:", message(exit.err))
+		}
 		return exit.code
 	}
 	fmt.Fprintln(os.Stderr, "limpet:", message(err))

@@ -6,8 +6,10 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +22,7 @@ func newStart(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "start [flags] -- COMMAND",
 		Short: "Start a command in the background and print its process id",
-		Long: `Starts a command under "limpet up" and prints its process id, with which logs, wait,
+		Long: `Starts a command under "limpet up" and prints its process id, by which logs, wait,
 write and kill find it. The command runs until it ends, its --timeout, or the end of up.`,
 		Example: "  id=$(limpet start -- 'make serve')\n  limpet logs -f $id",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -28,12 +30,12 @@ write and kill find it. The command runs until it ends, its --timeout, or the en
 			if err != nil {
 				return err
 			}
-			return g.withClient(cmd.Context(), func(c *client.Client) error {
-				s, err := g.openSession(cmd.Context(), c)
+			return g.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				s, err := g.openSession(ctx, c)
 				if err != nil {
 					return err
 				}
-				r, err := s.Start(cmd.Context(), wire.Start{Version: wire.Version, Command: command})
+				r, err := s.Start(ctx, wire.Start{Version: wire.Version, Command: command})
 				if err != nil {
 					return err
 				}
@@ -51,10 +53,12 @@ write and kill find it. The command runs until it ends, its --timeout, or the en
 
 func newPS(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use: "ps", Short: "List processes, live and ended", Args: cobra.NoArgs,
+		Use: "ps", Short: "List processes, live and ended", Args: noWords,
+		Long: `Lists the processes of this host: those that live, and of the ended ones those whose
+output is still kept. Other commands take a PROCESS, or a start of one that is unique.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.withClient(cmd.Context(), func(c *client.Client) error {
-				l, err := c.ListAll(cmd.Context())
+			return g.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				l, err := c.ListAll(ctx)
 				if err != nil {
 					return err
 				}
@@ -98,10 +102,28 @@ func exitText(r *wire.Receipt) string {
 }
 
 func what(r *wire.Receipt) string {
+	const width = 60
 	if r.Description != "" {
-		return r.Description
+		return oneLine(r.Description, width)
 	}
-	return r.Cwd
+	return oneLine(r.Cwd, width)
+}
+
+// oneLine makes a text safe to show in a line: its first line, cut to so many
+// characters, without what would move the cursor of a terminal.
+func oneLine(s string, characters int) string {
+	s = strings.TrimSpace(s)
+	first, _, more := strings.Cut(s, "\n")
+	clean := []rune(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(first, "?")))
+	if more = more || len(clean) > characters; !more {
+		return string(clean)
+	}
+	return string(clean[:min(len(clean), characters-1)]) + "…"
 }
 
 func ago(t time.Time) string { return time.Since(t).Round(time.Second).String() }
@@ -132,18 +154,20 @@ func newLogs(g *globals) *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use: "logs [-f] ID", Short: "Show the output of a process", Args: oneProcess,
-		Example: "  limpet logs -f Xx3k",
+		Long: `Shows the output of a process from its beginning, stdout and stderr apart. It can be read
+as often as wanted. Where something was dropped it says how much.`,
+		Example: "  limpet logs -f Xx3k\n  limpet logs Xx3k 2>errors.txt | less",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return g.withClient(cmd.Context(), func(c *client.Client) error {
-				id, err := g.process(cmd.Context(), c, args[0])
+			return g.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				id, err := g.process(ctx, c, args[0])
 				if err != nil {
 					return err
 				}
 				if follow {
-					_, err := c.Follow(cmd.Context(), id, 0, g.show)
+					_, err := c.Follow(ctx, id, 0, g.show)
 					return err
 				}
-				return pages(cmd.Context(), c, id, g.show)
+				return pages(ctx, c, id, g.show)
 			})
 		},
 	}
@@ -197,13 +221,17 @@ func pages(ctx context.Context, c *client.Client, id string, show func(wire.Chun
 func newWait(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "wait ID", Short: "Wait for a process and exit with its code", Args: oneProcess,
+		Long: `Waits until a process has ended, and exits with its code.
+
+` + exitCodesOfRun,
+		Example: "  limpet wait Xx3k && echo it went well",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return g.withClient(cmd.Context(), func(c *client.Client) error {
-				id, err := g.process(cmd.Context(), c, args[0])
+			return notRun(g.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				id, err := g.process(ctx, c, args[0])
 				if err != nil {
 					return err
 				}
-				r, err := c.WaitEnd(cmd.Context(), id)
+				r, err := c.WaitEnd(ctx, id)
 				if err != nil {
 					return err
 				}
@@ -213,7 +241,7 @@ func newWait(g *globals) *cobra.Command {
 					}
 				}
 				return exitOf(r)
-			})
+			}))
 		},
 	}
 }
@@ -230,8 +258,8 @@ func newWrite(g *globals) *cobra.Command {
 			if len(args) < 1 || len(args) > 2 {
 				return usagef("give a process id and at most one text: limpet write ID [TEXT]")
 			}
-			return g.withClient(cmd.Context(), func(c *client.Client) error {
-				id, err := g.process(cmd.Context(), c, args[0])
+			return g.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				id, err := g.process(ctx, c, args[0])
 				if err != nil {
 					return err
 				}
@@ -246,7 +274,7 @@ func newWrite(g *globals) *cobra.Command {
 						return fmt.Errorf("read stdin: %w", err)
 					}
 				}
-				r, err := writeOrClose(cmd.Context(), c, id, data, closeInput)
+				r, err := writeOrClose(ctx, c, id, data, closeInput)
 				if err != nil {
 					return err
 				}
@@ -280,28 +308,36 @@ func newKill(g *globals) *cobra.Command {
 		Short: "End a process and everything it started",
 		Long: `Ends the whole tree of a process: TERM, the grace, KILL. It returns when the end was
 seen. With --signal it sends that signal to the process group instead, and no more.`,
-		Args: oneProcess,
+		Args:    oneProcess,
+		Example: "  limpet kill Xx3k\n  limpet kill -s INT Xx3k",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return g.withClient(cmd.Context(), func(c *client.Client) error {
-				id, err := g.process(cmd.Context(), c, args[0])
+			if force && sig != "" {
+				return usagef("--force ends a process and --signal does not; give one of them")
+			}
+			return g.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				id, err := g.process(ctx, c, args[0])
 				if err != nil {
 					return err
 				}
 				var r *wire.Receipt
 				if sig != "" {
-					r, err = c.Signal(cmd.Context(), id, sig)
+					r, err = c.Signal(ctx, id, sig)
 				} else {
 					m := wire.Terminate{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: id}, By: "limpet kill"}
 					if force {
 						m.Mode = "kill"
 					}
-					r, err = c.Terminate(cmd.Context(), m)
+					r, err = c.Terminate(ctx, m)
 				}
 				if err != nil {
 					return err
 				}
 				if g.json {
 					return printJSON(r)
+				}
+				if sig != "" {
+					fmt.Printf("%s got %s\n", r.Process, strings.ToUpper(sig))
+					return nil
 				}
 				fmt.Printf("%s %s, exit %s\n", r.Process, stateText(r), exitText(r))
 				return nil

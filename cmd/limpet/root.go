@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 
@@ -41,6 +42,8 @@ Start with:
   limpet ps | logs -f ID | wait ID | kill ID`,
 		Example:       "  limpet run --timeout 30s -- 'sleep 5; echo done'",
 		Version:       app.Version(),
+		Args:          knownCommand,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRun: func(*cobra.Command, []string) {
@@ -53,7 +56,7 @@ Start with:
 	}
 	p := root.PersistentFlags()
 	p.StringVar(&g.state, "state", "", "state directory (default $LIMPET_STATE, $XDG_STATE_HOME/limpet, ~/.local/state/limpet)")
-	p.StringVar(&g.session, "session", sessionName, "name of the session that owns the processes")
+	p.StringVar(&g.session, "session", sessionName, "session that owns what run and start start")
 	p.BoolVar(&g.json, "json", false, "print JSON")
 	p.BoolVarP(&g.verbose, "verbose", "v", false, "log to stderr what goes on")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -66,33 +69,57 @@ Start with:
 	return root
 }
 
+// knownCommand refuses a word that is no command of ours.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("there is no command %q", args[0])
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		text += "; did you mean: limpet " + strings.Join(near, ", ")
+	}
+	return usagef("%s; see: limpet --help", text)
+}
+
 // stateDir resolves --state.
 func (g *globals) stateDir() (app.State, error) { return app.StateDir(g.state) }
 
-// connect reaches what is up.
-func (g *globals) connect(ctx context.Context) (*client.Client, error) {
+// errUpEnded ends what waits for a process. A client by itself would be patient, as
+// after a kill -9 of up it has to be.
+var errUpEnded = errors.New("limpet up has ended, and its processes with it")
+
+// withClient runs f with what is up. The context it hands over also ends with that.
+func (g *globals) withClient(ctx context.Context, f func(context.Context, *client.Client) error) error {
 	s, err := g.stateDir()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	d, err := app.Discover(s)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	b := d.Bus("limpet cli")
-	return client.Connect(ctx, client.Config{
-		Dial: b.Dial, User: b.User, Password: b.Password, InboxPrefix: b.InboxPrefix, Tenant: d.Tenant,
+	c, err := client.Connect(ctx, client.Config{
+		Dial: func() (net.Conn, error) {
+			conn, err := b.Dial()
+			if err != nil && s.Ended() {
+				cancel(errUpEnded)
+			}
+			return conn, err
+		},
+		User: b.User, Password: b.Password, InboxPrefix: b.InboxPrefix, Tenant: d.Tenant,
 	})
-}
-
-// withClient runs f with what is up.
-func (g *globals) withClient(ctx context.Context, f func(*client.Client) error) error {
-	c, err := g.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return f(c)
+	if err = f(ctx, c); err != nil && errors.Is(context.Cause(ctx), errUpEnded) {
+		return errUpEnded
+	}
+	return err
 }
 
 // openSession opens the person's session, which stays until up ends.
@@ -125,10 +152,18 @@ func (g *globals) process(ctx context.Context, c *client.Client, id string) (str
 	return "", usagef("%q is the start of %d process ids; give more of it", id, len(found))
 }
 
+// noWords is the argument check of commands that take flags only.
+func noWords(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes no words, such as %q; see: %[1]s --help", c.CommandPath(), args[0])
+	}
+	return nil
+}
+
 // oneProcess is the argument check of commands that take a process id.
 func oneProcess(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
-		return usagef("give one process id, as limpet ps shows it: %s", c.UseLine())
+		return usagef("give one process id, as limpet ps shows it: %s", strings.TrimSuffix(c.UseLine(), " [flags]"))
 	}
 	return nil
 }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,13 +28,13 @@ type commandFlags struct {
 	cwd      string
 	env      []string
 	shell    string
-	memory   string
 	leftover string
+	about    string
 }
 
 func (f *commandFlags) add(c *cobra.Command) {
 	fl := c.Flags()
-	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this long, such as 30s (default: no limit)")
+	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this long, such as 30s or 5m (default: no limit)")
 	fl.DurationVar(&f.idle, "idle-timeout", 0, "end the command after this long without output")
 	fl.DurationVar(&f.grace, "grace", 0, "time between TERM and KILL (default 2s)")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
@@ -40,7 +43,9 @@ func (f *commandFlags) add(c *cobra.Command) {
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE for the command; may be repeated")
 	fl.StringVar(&f.shell, "shell", "", `shell of the text: "bash" (default), "sh", or a path`)
 	fl.StringVar(&f.leftover, "leftovers", "", `what happens to processes that outlive the command: "kill" (default) or "keep"`)
-	fl.SetInterspersed(true)
+	fl.StringVar(&f.about, "description", "", "what ps shows (default: the command)")
+	// What follows the command's first word is the command's, -- or not.
+	fl.SetInterspersed(false)
 }
 
 // command is what the flags and the words after -- say.
@@ -58,10 +63,10 @@ func (f *commandFlags) command(args []string) (wire.Command, error) {
 	}
 	c.IdleTimeoutMS, c.GraceMS = f.idle.Milliseconds(), f.grace.Milliseconds()
 	c.Shell, c.Leftovers = f.shell, wire.Leftovers(f.leftover)
-	if c.Cwd = f.cwd; c.Cwd == "" {
-		if c.Cwd, err = os.Getwd(); err != nil {
-			return c, fmt.Errorf("this directory is gone; give --cwd: %w", err)
-		}
+	c.Description = cmp.Or(f.about, oneLine(strings.Join(args, " "), wire.MaxDescription))
+	// Relative to where we are, not to where the worker is.
+	if c.Cwd, err = filepath.Abs(f.cwd); err != nil {
+		return c, fmt.Errorf("this directory is gone; give --cwd: %w", err)
 	}
 	if c.Env, err = envVars(f.env); err != nil {
 		return c, err
@@ -86,8 +91,13 @@ code is the command's; 124 says that --timeout ended it. Ctrl-C ends the command
 everything it started.
 
 One word after -- is text for the shell; several words are a program and its arguments.
+The command gets PATH, HOME and a few more of the environment, and what --env adds. It
+reads /dev/null, unless --stdin or --tty says otherwise.
+
 With "limpet up" running, the command is one of its processes. Otherwise run brings all
-it needs, keeps it in memory, and takes it away at the end.`,
+it needs, keeps it in memory, and takes it away at the end.
+
+` + exitCodesOfRun,
 		Example: `  limpet run -- 'for i in 1 2 3; do echo $i; sleep 1; done'
   limpet run --timeout 30s -- make test
   limpet run --tty -- vim notes.txt`,
@@ -99,51 +109,53 @@ it needs, keeps it in memory, and takes it away at the end.`,
 			if err := command.Validate(); err != nil {
 				return err
 			}
-			return runCommand(cmd.Context(), g, command, f.stdin)
+			return notRun(runCommand(cmd.Context(), g, command, f.stdin))
 		},
 	}
 	f.add(c)
 	return c
 }
 
-// runCommand runs on what is up, or brings its own.
+// runCommand runs on what is up, or brings its own. A Ctrl-C ends the command; what
+// serves the command goes on until then.
 func runCommand(ctx context.Context, g *globals, command wire.Command, stdin bool) error {
-	// What serves the command outlives a Ctrl-C, which first ends the command.
 	serving := context.WithoutCancel(ctx)
-	c, err := g.connect(serving)
-	if notUp(err) {
-		local, err := app.StartLocal(ctx, app.LocalOptions{Cwd: command.Cwd})
-		if err != nil {
-			return fmt.Errorf("start a private limpet: %w", err)
-		}
-		defer local.Stop() //nolint:errcheck // the command's result is what counts; a failure is logged
-		b := local.Bus("limpet run")
-		c, err = client.Connect(serving, client.Config{
-			Dial: b.Dial, User: b.User, Password: b.Password, InboxPrefix: b.InboxPrefix, Tenant: app.Tenant,
-		})
+	run := func(serving context.Context, c *client.Client) error {
+		s, err := g.openSession(serving, c)
 		if err != nil {
 			return err
 		}
-	} else if err != nil {
+		if g.json {
+			return runJSON(ctx, serving, s, command)
+		}
+		return runLive(ctx, serving, s, command, stdin)
+	}
+	err := g.withClient(serving, run)
+	if !notUp(err) {
 		return err
 	}
-	defer c.Close()
-	s, err := g.openSession(serving, c)
+	local, err := app.StartLocal(ctx, app.LocalOptions{Cwd: command.Cwd})
+	if err != nil {
+		return fmt.Errorf("start a private limpet: %w", err)
+	}
+	defer local.Stop() //nolint:errcheck // the command's result is what counts; a failure is logged
+	b := local.Bus("limpet run")
+	c, err := client.Connect(serving, client.Config{
+		Dial: b.Dial, User: b.User, Password: b.Password, InboxPrefix: b.InboxPrefix, Tenant: app.Tenant,
+	})
 	if err != nil {
 		return err
 	}
-	if g.json {
-		return runJSON(ctx, s, command)
-	}
-	return runLive(ctx, s, command, stdin)
+	defer c.Close()
+	return run(serving, c)
 }
 
-// runJSON prints the result as one object.
-func runJSON(ctx context.Context, s *client.Session, command wire.Command) error {
+// runJSON prints the result as one object. ctx ends the command, serving the waiting.
+func runJSON(ctx, serving context.Context, s *client.Session, command wire.Command) error {
 	id := subjects.NewID()
-	stop := context.AfterFunc(ctx, func() { cancel(s, id) })
+	stop := context.AfterFunc(ctx, func() { cancel(serving, s, id) })
 	defer stop()
-	res, err := s.Run(context.WithoutCancel(ctx), wire.Run{Version: wire.Version, ExecutionID: id, Command: command, Render: wire.Render{MaxBytes: wire.MaxRenderBytes}})
+	res, err := s.Run(serving, wire.Run{Version: wire.Version, ExecutionID: id, Command: command, Render: wire.Render{MaxBytes: wire.MaxRenderBytes}})
 	if err != nil {
 		return err
 	}
@@ -154,19 +166,18 @@ func runJSON(ctx context.Context, s *client.Session, command wire.Command) error
 }
 
 // cancel ends an execution of which we may not know the process.
-func cancel(s *client.Session, execution string) {
-	ctx, done := context.WithTimeout(context.Background(), 30*time.Second)
+func cancel(serving context.Context, s *client.Session, execution string) {
+	ctx, done := context.WithTimeout(serving, 30*time.Second)
 	defer done()
 	_, _ = s.Cancel(ctx, execution)
 }
 
 // runLive shows the output as it comes.
-func runLive(ctx context.Context, s *client.Session, command wire.Command, stdin bool) error {
+func runLive(ctx, serving context.Context, s *client.Session, command wire.Command, stdin bool) error {
 	id := subjects.NewID()
-	stop := context.AfterFunc(ctx, func() { cancel(s, id) })
+	stop := context.AfterFunc(ctx, func() { cancel(serving, s, id) })
 	defer stop()
-	quiet := context.WithoutCancel(ctx)
-	r, err := s.Start(quiet, wire.Start{Version: wire.Version, ExecutionID: id, Command: command})
+	r, err := s.Start(serving, wire.Start{Version: wire.Version, ExecutionID: id, Command: command})
 	if err != nil {
 		return err
 	}
@@ -175,7 +186,7 @@ func runLive(ctx context.Context, s *client.Session, command wire.Command, stdin
 		defer restore()
 	}
 	offset := int64(0)
-	end, err := s.Client().Follow(quiet, r.Process, 0, func(ch wire.Chunk) error {
+	end, err := s.Client().Follow(serving, r.Process, 0, func(ch wire.Chunk) error {
 		if ch.Offset > offset {
 			fmt.Fprintf(os.Stderr, "limpet: %d bytes of output are gone\n", ch.Offset-offset)
 		}
@@ -192,7 +203,7 @@ func runLive(ctx context.Context, s *client.Session, command wire.Command, stdin
 		return err
 	})
 	if err != nil {
-		cancel(s, id) // nobody reads any more
+		cancel(serving, s, id) // nobody reads any more
 		if end == nil {
 			return err
 		}
@@ -205,12 +216,16 @@ func exitOf(r *wire.Receipt) error {
 	switch r.Reason {
 	case wire.ReasonTimeout:
 		fmt.Fprintf(os.Stderr, "limpet: the command was ended after %v\n", time.Duration(r.TimeoutMS)*time.Millisecond)
-		return &exitError{exitTimeout}
+		return &exitError{code: exitTimeout}
 	case wire.ReasonIdleTimeout:
 		fmt.Fprintln(os.Stderr, "limpet: the command was ended: it printed nothing for too long")
-		return &exitError{exitTimeout}
-	case wire.ReasonCancel, wire.ReasonSessionClosed:
-		return &exitError{exitCancel}
+		return &exitError{code: exitTimeout}
+	case wire.ReasonCancel:
+		fmt.Fprintln(os.Stderr, "limpet: the command was cancelled")
+		return &exitError{code: exitCancel}
+	case wire.ReasonSessionClosed:
+		fmt.Fprintln(os.Stderr, "limpet: the command was ended: its session was closed")
+		return &exitError{code: exitCancel}
 	case wire.ReasonOOM:
 		fmt.Fprintln(os.Stderr, "limpet: the command ran out of memory")
 	}
@@ -223,7 +238,7 @@ func exitOf(r *wire.Receipt) error {
 	case r.ExitCode == nil:
 		return errors.New("it is not known how the command ended: " + string(r.State))
 	case *r.ExitCode != 0:
-		return &exitError{*r.ExitCode}
+		return &exitError{code: *r.ExitCode}
 	}
 	return nil
 }

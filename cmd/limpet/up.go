@@ -14,7 +14,7 @@ import (
 func newUp(g *globals) *cobra.Command {
 	var syncAlways, memory bool
 	c := &cobra.Command{
-		Use:   "up [--state DIR]",
+		Use:   "up",
 		Short: "Keep commands alive in the background, on this host",
 		Long: `Runs NATS, the gateway, the keeper and the worker of this host until Ctrl-C, which
 ends all sessions first. Other limpet commands of this user find it by the state
@@ -24,7 +24,7 @@ Should the worker die it is restarted, and commands, their output and exit codes
 survive it. Should up itself be killed, keeper and worker run on, and the next up takes
 them over.`,
 		Example: "  limpet up\n  limpet up --state ./state &",
-		Args:    cobra.NoArgs,
+		Args:    noWords,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := g.stateDir()
 			if err != nil {
