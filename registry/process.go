@@ -5,11 +5,13 @@ import (
 	"fmt"
 
 	"github.com/limpet-sh/limpet/subjects"
+	"github.com/limpet-sh/limpet/subjects/bus"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
-// Life says whether a process record is of a live process, or of one that has ended
-// and is kept for [Retention].
+// Life says whether a process record is of a process with no known end, or of one that
+// has ended or will within the longest time limit; the latter is kept for a day more
+// than [Retention].
 type Life bool
 
 // Lives.
@@ -39,9 +41,12 @@ func (r *Registry) CreateProcessAsync(ctx context.Context, tenant string, rec *w
 }
 
 func (r *Registry) putAsync(ctx context.Context, subject string, rev uint64, ended bool, rec any) (func(context.Context) (uint64, error), error) {
-	w, err := r.prepare(r.records, subject, subject, rev, ended, rec)
+	w, err := r.prepare(r.records, subject, subject, rev, false, rec)
 	if err != nil {
 		return nil, err
+	}
+	if ended {
+		w.header[bus.HeaderTTL] = []string{addressRetention.String()}
 	}
 	p, err := r.conn.AppendAsync(ctx, w.subject, w.header, w.data, w.expect())
 	if err != nil {
@@ -68,23 +73,10 @@ func (r *Registry) UpdateProcess(ctx context.Context, tenant string, rec *wire.P
 	return r.update(ctx, subject, subject, rev, life == Ended, rec)
 }
 
-// UpdateProcessAsync is UpdateProcess with the wait left to wait, called exactly once.
-func (r *Registry) UpdateProcessAsync(ctx context.Context, tenant string, rec *wire.ProcessRecord, rev uint64, life Life) (wait func(context.Context) (uint64, error), err error) {
-	if err := check("worker", rec.Worker, "tenant", tenant, "process", rec.Process); err != nil {
-		return nil, err
-	}
-	return r.putAsync(ctx, r.root.Record(rec.Worker, tenant, subjects.KindProcess, rec.Process), rev, life == Ended, rec)
-}
-
 // Process reads a record by the process's id, whichever worker wrote it.
 func (r *Registry) Process(ctx context.Context, tenant, id string) (*wire.ProcessRecord, uint64, error) {
 	if err := check("tenant", tenant, "process", id); err != nil {
 		return nil, 0, err
 	}
 	return last[wire.ProcessRecord](ctx, r, r.root.RecordFilter(tenant, subjects.KindProcess, id))
-}
-
-// Processes lists as Executions does.
-func (r *Registry) Processes(ctx context.Context, tenant string) ([]Entry[wire.ProcessRecord], error) {
-	return list[wire.ProcessRecord](ctx, r, tenant, subjects.KindProcess)
 }

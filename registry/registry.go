@@ -36,6 +36,10 @@ import (
 // their ids are not accepted anew before, ended processes, closed sessions.
 const Retention = 7 * 24 * time.Hour
 
+// addressRetention is the same for process records. One of a command with a time limit
+// is written once, at the start, so it is kept for the longest limit on top.
+const addressRetention = Retention + wire.MaxTimeoutMS*time.Millisecond
+
 // patience bounds a call whose context has no deadline.
 const patience = 30 * time.Second
 
@@ -52,7 +56,6 @@ type Registry struct {
 	worker  string
 	records string // name of the stream
 	boots   string
-	ttl     string // Retention as a header value
 	prefix  string // of nonces; random, so that no two registries share one
 	writes  atomic.Uint64
 }
@@ -64,7 +67,7 @@ func New(conn *bus.Conn, worker string) *Registry {
 	return &Registry{
 		conn: conn, root: root, worker: worker,
 		records: root.Stream(subjects.StreamRecords), boots: root.Stream(subjects.StreamBoot),
-		ttl: Retention.String(), prefix: subjects.NewID() + "-",
+		prefix: subjects.NewID() + "-",
 	}
 }
 
@@ -92,7 +95,7 @@ func (r *Registry) prepare(stream, subject, scope string, rev uint64, ended bool
 	w.nonce = r.prefix + strconv.FormatUint(r.writes.Add(1), 36)
 	w.header = bus.Header{headerNonce: {w.nonce}}
 	if ended {
-		w.header[bus.HeaderTTL] = []string{r.ttl}
+		w.header[bus.HeaderTTL] = []string{Retention.String()}
 	}
 	return w, nil
 }

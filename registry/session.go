@@ -74,7 +74,7 @@ func (r *Registry) point(ctx context.Context, worker, tenant string, rec *wire.S
 	}
 	var h bus.Header
 	if rec.Closed {
-		h = bus.Header{bus.HeaderTTL: {r.ttl}}
+		h = bus.Header{bus.HeaderTTL: {Retention.String()}}
 	}
 	ctx, cancel := patient(ctx)
 	defer cancel()
