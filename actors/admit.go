@@ -33,12 +33,11 @@ func (s *session) startRun(r request, m *wire.Run) {
 }
 
 // admit checks a start, in this order: a known execution id, the policy, the command
-// against this host, the limits. Nothing exists before the last check has passed.
+// against this host, the limits. The directory is looked at by the actor, because a file
+// system may hang. Nothing is recorded before the last check has passed.
 func (s *session) admit(r request, execution string, c *wire.Command) {
 	if p := s.byExec[execution]; p != nil && execution != "" {
-		if !post(p.inbox, r) {
-			refuse(r, errOverloaded)
-		}
+		p.deliver(r)
 		return
 	}
 	p, err := s.claim(r, cmp.Or(execution, subjects.NewID()), c)
@@ -46,11 +45,12 @@ func (s *session) admit(r request, execution string, c *wire.Command) {
 		refuse(r, err)
 		return
 	}
-	if rec := s.rec.Load(); s.live.Load() >= int64(rec.Limits.LiveProcesses) {
+	live, limit := int(s.live.Load()), s.rec.Load().Limits.LiveProcesses
+	if kept := len(s.held); live+kept >= limit { // what a command left behind lives too
 		refuse(r, &wire.Error{
 			Code:    wire.CodeProcessQuotaExceeded,
 			Message: "the session has as many live processes as it may; end one, or wait for one to end",
-			Details: map[string]any{"live": s.live.Load(), "limit": rec.Limits.LiveProcesses},
+			Details: map[string]any{"live": live, "kept": kept, "limit": limit},
 		})
 		return
 	}
@@ -62,7 +62,7 @@ func (s *session) admit(r request, execution string, c *wire.Command) {
 func (s *session) enter(p *process) {
 	s.members[p.id], s.byExec[p.execution] = p, p
 	s.deps.dir.addProcess(p)
-	go p.run() // ends by an order of this session, which waits for p.done
+	s.own.Go(p.run) // ends by an order of this session
 }
 
 // claim resolves a command into what the keeper forks.
@@ -88,7 +88,7 @@ func (s *session) claim(r request, execution string, c *wire.Command) (*process,
 		d := p.receipt.CreatedAt.Add(res.spawn.Timeout)
 		p.receipt.Deadline = &d
 	}
-	p.grace = res.grace
+	p.grace, p.longest = res.grace, res.grace
 	p.plan = plan{Leftovers: cmp.Or(c.Leftovers, wire.LeftoversKill), IdleTimeoutMS: c.IdleTimeoutMS, Trace: traceOf(r)}
 	if c.Output != nil {
 		p.plan.Output = *c.Output
@@ -98,6 +98,7 @@ func (s *session) claim(r request, execution string, c *wire.Command) (*process,
 	if len(c.Input) > 0 {
 		p.claim.spec.Stdin = c.TTY == nil
 		p.receipt.StdinOpen = true
+		p.plan.InputBytes, p.plan.CloseInput = int64(len(c.Input)), !p.claim.keepOpen
 	}
 	p.publish()
 	return p, nil
@@ -143,9 +144,6 @@ func (s *session) resolve(c *wire.Command) (*resolved, error) {
 	}
 	full := *c
 	full.Cwd, full.TimeoutMS, full.Streams = cmp.Or(c.Cwd, rec.Cwd), res.timeoutMS, res.streams
-	if err := checkDir(full.Cwd); err != nil {
-		return nil, err
-	}
 	argv := c.Argv
 	if c.Text != "" {
 		if argv, err = s.deps.shells.Argv(c.Shell, c.Text); err != nil {
@@ -171,7 +169,8 @@ func (s *session) resolve(c *wire.Command) (*resolved, error) {
 	return res, nil
 }
 
-// checkDir refuses a directory that is not there before anything is recorded.
+// checkDir refuses a directory that is not there before anything is recorded. It may
+// block, so no actor calls it.
 func checkDir(dir string) error {
 	st, err := os.Stat(dir)
 	switch {
@@ -199,17 +198,20 @@ func (s *session) prepare(r request, m *wire.Prepare) {
 	if res.shell != "" {
 		out.Shell = res.spawn.Argv[:len(res.spawn.Argv)-1]
 	}
-	answer(r, out)
+	s.deps.aside(r, func(context.Context) {
+		if err := checkDir(out.Cwd); err != nil {
+			refuse(r, err)
+			return
+		}
+		answer(r, out)
+	})
 }
 
 // cancel ends an execution by its id. One that has not arrived yet is reserved as
 // cancelled: its late start finds that and does not fork.
 func (s *session) cancel(r request, m *wire.Cancel) {
 	if p := s.byExec[m.ExecutionID]; p != nil {
-		r.target.Verb = "cancel"
-		if !post(p.inbox, r) {
-			refuse(r, errOverloaded)
-		}
+		p.deliver(r)
 		return
 	}
 	rec := s.rec.Load()
@@ -220,28 +222,18 @@ func (s *session) cancel(r request, m *wire.Cancel) {
 		CancelRequested: true, CreatedAt: at, EndedAt: &at, Streams: wire.StreamsSeparate, Confinement: "none",
 	}}
 	s.deps.aside(r, func(ctx context.Context) {
-		_, existing, err := s.deps.store.CreateExecution(ctx, rec.Tenant, e)
+		rev, existing, err := s.deps.store.CreateExecution(ctx, rec.Tenant, e)
+		if existing != nil && s.deps.dir.abandoned(existing, rec.Worker, rec.Incarnation) {
+			e.RequestHash, e.Receipt.RequestHash, existing = existing.RequestHash, existing.RequestHash, nil
+			_, err = s.deps.store.UpdateExecution(ctx, rec.Tenant, e, rev)
+		}
 		switch {
 		case err != nil:
 			refuse(r, err)
 		case existing != nil:
-			s.cancelExisting(r, &existing.Receipt)
+			s.deps.cancelFrom(r, existing)
 		default:
 			answer(r, &e.Receipt)
 		}
 	})
-}
-
-// cancelExisting ends an execution that was recorded first: by a start that overtook
-// the cancel, or by another session of the tenant.
-func (s *session) cancelExisting(r request, rc *wire.Receipt) {
-	p := s.deps.dir.process(rc.Tenant, rc.Process)
-	if p == nil { // it has ended
-		answer(r, rc)
-		return
-	}
-	r.target.Verb = "cancel"
-	if !post(p.inbox, r) {
-		refuse(r, errOverloaded)
-	}
 }

@@ -1,6 +1,10 @@
 package actors
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
 
 // directory finds the mailbox of an address. The router reads it on the bus's
 // goroutine; actors enter and leave.
@@ -31,6 +35,15 @@ func (d *directory) process(tenant, id string) *process {
 		return p
 	}
 	return nil
+}
+
+// abandoned reports whether a record is of a start of this incarnation that ended before
+// its fork, its create of unknown outcome. Who replaces it has the right to fork: an
+// actor that may have forked is here until its end is recorded.
+func (d *directory) abandoned(rec *wire.ExecutionRecord, worker string, incarnation uint64) bool {
+	rc := &rec.Receipt
+	return rc.State == wire.StateStarting && rc.Worker == worker && rc.Incarnation == incarnation &&
+		d.process(rc.Tenant, rc.Process) == nil
 }
 
 func (d *directory) anyProcess(id string) *process {
@@ -69,14 +82,19 @@ func (d *directory) addProcess(p *process) {
 	d.processes[p.id] = p
 }
 
-func (d *directory) removeSession(id string) {
+// removeSession and removeProcess take out what is there under its id, if it still is.
+func (d *directory) removeSession(s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.sessions, id)
+	if id := s.rec.Load().ID; d.sessions[id] == s {
+		delete(d.sessions, id)
+	}
 }
 
-func (d *directory) removeProcess(id string) {
+func (d *directory) removeProcess(p *process) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.processes, id)
+	if d.processes[p.id] == p {
+		delete(d.processes, p.id)
+	}
 }

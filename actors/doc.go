@@ -15,7 +15,12 @@
 //
 // [Worker.Run] starts everything and returns when, and only when, all of it has
 // ended. The bus calls the router on its own goroutine; the router only hands over.
-// A mailbox that is full answers "overloaded" and starts nothing. Messages of one
-// sender to one actor arrive in order. A panic in a process actor ends that process
-// (tree killed, record failed, event published) and nothing else.
+// A mailbox that is full answers "overloaded" and starts nothing; what reaches an actor
+// that has left is answered all the same. Messages of one sender to one actor arrive in
+// order.
+//
+// A panic in a process actor ends that process (tree killed, record failed, event
+// published) and nothing else; one in a session ends that session; one in a call that
+// waits is that call's. A process that was forked is known to the worker until its end
+// is recorded: that is why a start may take over a record that nobody here is known for.
 package actors

@@ -4,47 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/limpet-sh/limpet/actors/keeper"
 	"github.com/limpet-sh/limpet/actors/output"
-	"github.com/limpet-sh/limpet/registry"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
-
-// report handles a message of our own goroutines; false ends the actor.
-func (p *process) report(r report) bool {
-	switch r.kind {
-	case reportSpawned:
-		p.spawned(r)
-	case reportRefused:
-		p.refusedStart(r)
-		p.leave()
-		return false
-	case reportStreams:
-		p.streamsClosed(r.err)
-	case reportOverLimit:
-		p.stop(order{cause: wire.ReasonOutputLimit, mode: keeper.Terminate, grace: p.grace})
-	case reportStopFailed:
-		p.log.Warn("the keeper did not take a stop", "err", r.err)
-	case reportWaiter:
-		p.waiters--
-	case reportBackgrounded:
-		p.backgrounded(r.detach)
-	case reportWritten:
-		p.receipt.StdinBytes = r.offset
-		if r.closed {
-			p.receipt.StdinOpen = false
-		}
-		p.publish()
-	case reportSettled:
-		p.receipt.Output = r.stats
-	case reportSealed:
-		p.sealed(r.err)
-	}
-	return true
-}
 
 // fact handles what the keeper saw.
 func (p *process) fact(e keeper.Event) {
@@ -58,9 +23,10 @@ func (p *process) fact(e keeper.Event) {
 	}
 }
 
-// commandExited: the exit is reported at once, whatever holds the streams.
+// commandExited: the exit is reported at once, whatever holds the streams. An adopted
+// process may hear of it twice.
 func (p *process) commandExited(e *keeper.Exited) {
-	if p.hasExit || !p.move(evExited) {
+	if p.hasExit || p.sealing || !p.move(evExited) {
 		return
 	}
 	p.hasExit = true
@@ -70,6 +36,9 @@ func (p *process) commandExited(e *keeper.Exited) {
 	p.receipt.ExitedAt = &at
 	p.receipt.Usage = e.Usage
 	p.receipt.Reason = e.Cause
+	if isRequested(e.Cause) {
+		p.receipt.CancelRequested = true // also where an earlier incarnation was asked
+	}
 	if e.OOM {
 		p.note("the kernel ended a member of the tree for want of memory")
 	}
@@ -86,7 +55,6 @@ func (p *process) commandExited(e *keeper.Exited) {
 		p.tree, p.kept = true, true
 	default:
 		p.receipt.LeftoversLive = e.Left
-		p.killed = !natural // then the keeper's stop is on its way already
 	}
 	p.publish()
 	close(p.exited)
@@ -96,13 +64,11 @@ func (p *process) commandExited(e *keeper.Exited) {
 	p.advance()
 }
 
-// note adds to the receipt what a person should know. Others may hold the old list.
-func (p *process) note(text string) {
-	p.receipt.Notes = append(slices.Clip(p.receipt.Notes), text)
-}
-
 // treeGone: the keeper is done with the tree, one way or the other.
 func (p *process) treeGone(g *keeper.Gone) {
+	if p.sealing && p.swept == nil {
+		return // late: the end is recorded as it was known then
+	}
 	p.receipt.Unsignalled = g.Unsignalled
 	p.setProof(g.Proof, g.Gone)
 	p.receipt.LeftoversKilled = g.Leftovers
@@ -132,13 +98,24 @@ func (p *process) treeGone(g *keeper.Gone) {
 func (p *process) setProof(proof wire.Proof, gone bool) {
 	p.receipt.Proof = proof
 	p.receipt.TreeGone = gone && (proof == wire.ProofCgroup || proof == wire.ProofPIDNS)
+	if e := p.receipt.Error; gone && e != nil && e.Code == wire.CodeTeardownFailed {
+		p.receipt.Error = nil // an earlier attempt failed, this one did not
+	}
 }
 
 func (p *process) streamsClosed(err error) {
+	if p.past { // it had ended before; this was the rest of its output
+		p.closeRecovered()
+		p.owned(p.letGo)
+		return
+	}
 	p.streams = true
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil && !errors.Is(err, context.Canceled) && !p.sealing {
 		p.log.Warn("output", "err", err)
 		p.receipt.Output.Error = "output collection failed"
+		if !p.hasExit { // nobody reads its output any more: it would wait for ever
+			p.stop(order{cause: wire.ReasonInternal, mode: keeper.Terminate, grace: p.grace})
+		}
 	}
 	p.advance()
 }
@@ -154,7 +131,7 @@ func (p *process) advance() {
 	case !p.tree && !p.killed:
 		p.drain.Reset(drainLimit)
 	case !p.tree:
-		p.drain.Reset(goneLimit)
+		p.drain.Reset(p.longest + goneLimit)
 	case p.kept:
 		p.drain.Reset(drainLimit)
 	default:
@@ -162,9 +139,15 @@ func (p *process) advance() {
 	}
 }
 
-// drained: the time for the streams, or for the tree, is up.
+// drained: the time for the streams, for the tree, or for the record is up.
 func (p *process) drained() {
 	switch {
+	case p.sealing && !p.told:
+		p.log.Warn("the terminal record is late")
+		p.note("the record of this end is still to be written: the store is away or slow")
+		p.tellEnd()
+	case p.past:
+		p.closeRecovered() // of kept leftovers, whose journal had not all that was there
 	case !p.hasExit || p.sealing:
 	case !p.tree && !p.killed:
 		p.killLeftovers()
@@ -180,11 +163,14 @@ func (p *process) drained() {
 	}
 }
 
+// killLeftovers ends what the command left behind. A stop under way does that anyway,
+// and the keeper lets it.
 func (p *process) killLeftovers() {
 	p.killed = true
-	p.drain.Reset(goneLimit)
+	p.drain.Reset(p.longest + goneLimit)
+	c := p.child
 	p.owned(func() {
-		if err := p.child.KillLeftovers(p.ctx); err != nil {
+		if err := c.KillLeftovers(p.ctx); err != nil {
 			p.tell(report{kind: reportStopFailed, err: err})
 		}
 	})
@@ -192,8 +178,6 @@ func (p *process) killLeftovers() {
 
 // end makes the state terminal and sends the record.
 func (p *process) end(complete bool) {
-	p.sealing = true
-	p.drain.Stop()
 	text := p.receipt.Output.Error
 	if !complete {
 		text = "output collection incomplete"
@@ -201,171 +185,52 @@ func (p *process) end(complete bool) {
 	if p.streams {
 		p.receipt.ClosedAt = now()
 	}
-	p.sink.close()
-	p.out.Close(complete && text == "", text)
-	p.receipt.Output = p.out.Stats()
+	p.closeOutput(complete && text == "", text)
 	p.receipt.EndedAt = now()
+	if p.crashed {
+		p.receipt.Reason = wire.ReasonInternal
+		p.receipt.Error = wire.Errorf(wire.CodeInternal, "an internal error ended this process; the worker's log has it")
+	}
 	p.move(outcome(&p.receipt))
-	rec, kept := p.record(), p.kept
-	spilled := p.receipt.Output.TotalBytes > cmp.Or(p.plan.Output.WindowBytes, output.DefaultWindow)
-	p.owned(func() {
-		if spilled {
-			p.settle(rec)
-		}
-		p.seal(rec, kept)
-	})
+	p.conclude(p.receipt.Output.TotalBytes > cmp.Or(p.plan.Output.WindowBytes, output.DefaultWindow))
 }
 
-// seal writes the terminal record. It reports as soon as that is done or an answer
-// has waited long enough, and tries on until the worker goes.
-func (p *process) seal(rec *wire.ExecutionRecord, kept bool) {
-	told := false
-	patience := time.NewTimer(sealPatience)
-	defer patience.Stop()
-	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
-		_, err := p.deps.store.UpdateExecution(p.ctx, p.tenant, rec, p.rev)
-		if err == nil || p.deps.lostRace(err) {
-			if err != nil {
-				p.log.Warn("the record has another end", "err", err)
-			}
-			break
-		}
-		wait := time.NewTimer(delay)
-		select {
-		case <-patience.C:
-			told = true
-			p.tell(report{kind: reportSealed, err: err})
-			<-wait.C
-		case <-wait.C:
-		case <-p.ctx.Done():
-			wait.Stop()
-			return
-		}
+func (p *process) closeOutput(complete bool, text string) {
+	if p.sink != nil { // nil where a panic came first
+		p.sink.close()
 	}
-	if !told {
-		p.tell(report{kind: reportSealed})
-	}
-	p.endAddress(rec)
-	if kept {
-		return // its leftovers live on: the keeper holds them until somebody ends them
-	}
-	p.letGo()
+	p.out.Close(complete, text)
+	p.receipt.Output = p.out.Stats()
 }
 
-// letGo makes the keeper forget a process of which nothing is left.
-func (p *process) letGo() {
-	if err := p.out.Flush(); err != nil {
-		p.log.Warn("flush the output", "err", err)
-		return // the journal still has it
-	}
-	if err := p.child.Release(p.ctx); err != nil {
-		p.log.Debug("release", "err", err)
-	}
-}
-
-// endAddress starts the retention of a process record that had no known end.
-func (p *process) endAddress(rec *wire.ExecutionRecord) {
-	if rec.Receipt.Deadline != nil {
+// lost: the keeper is gone, and with it what it knew.
+func (p *process) lost(err error) {
+	if p.receipt.State.Terminal() || p.sealing {
 		return
 	}
-	rev := p.addressRev
-	if rev == 0 { // an earlier incarnation wrote it
-		var err error
-		if _, rev, err = p.deps.addresses(p.ctx, p.tenant, p.id); err != nil {
-			p.log.Debug("process record", "err", err)
-			return
-		}
-	}
-	if _, err := p.deps.store.UpdateProcess(p.ctx, p.tenant, p.address(), rev, registry.Ended); err != nil && !errors.Is(err, context.Canceled) {
-		p.log.Warn("process record", "err", err)
-	}
+	p.log.Error("keeper lost", "err", err)
+	p.unknown("the keeper was lost", wire.ReasonWorkerLost)
 }
 
-// sealed publishes the end: the receipt first, the signal last.
-func (p *process) sealed(err error) {
-	if err != nil {
-		p.log.Warn("the terminal record is late", "err", err)
-		p.note("the store is away: the record of this end is still to be written")
-	}
-	p.publish()
-	close(p.ended)
-	if p.feed != nil {
-		p.feed.Finished(status(&p.receipt))
-	}
-	p.notify(notice{kept: p.kept})
-}
-
-// backgrounded: a run yielded its handle and the command goes on. Detached, it loses
-// its input too, so that nothing of the call is left to hold it.
-func (p *process) backgrounded(detach bool) {
-	if p.feed != nil && !p.yielded {
-		p.feed.Backgrounded(status(&p.receipt))
-	}
-	p.yielded = true
-	if detach && p.receipt.StdinOpen {
-		p.enqueue(writeCall{close: true, silent: true})
-	}
-}
-
-// stop asks for the end. The keeper is the arbiter of which cause was first.
-func (p *process) stop(o order) {
-	requested := o.cause == wire.ReasonCancel || o.cause == wire.ReasonSessionClosed
-	switch {
-	case p.receipt.State.Terminal() || p.sealing:
-		if p.kept && p.swept == nil && requested {
-			p.endKept(o)
-		}
-		return
-	case p.hasExit:
-		if !p.tree && !p.killed {
-			p.killLeftovers() // no use in waiting for what holds the streams
-		}
-		return
-	case p.child == nil:
-		if p.stopping == nil || o.cause == wire.ReasonSessionClosed {
-			p.stopping = &o
-		}
-	}
-	e := evLimit
-	if requested {
-		e = evCancel
-		if !p.receipt.CancelRequested {
-			p.receipt.CancelRequested, p.receipt.CancelRequestedBy = true, o.by
-		}
-	}
-	p.move(e)
-	p.publish()
-	if p.child == nil {
+// giveUp is the end of waiting for a tree that cannot be ended.
+func (p *process) giveUp(cause wire.Reason) {
+	if p.child == nil || p.receipt.State.Terminal() || p.sealing {
 		return
 	}
-	if p.feed != nil {
-		p.feed.State(status(&p.receipt))
-	}
-	p.owned(func() {
-		if err := p.child.Stop(p.ctx, o.cause, o.mode, o.grace); err != nil {
-			p.tell(report{kind: reportStopFailed, err: err})
-		}
-	})
+	p.log.Error("the process could not be ended in time")
+	p.receipt.Error = wire.Errorf(wire.CodeTeardownFailed, "the process could not be ended in time; the keeper goes on trying")
+	p.unknown("the process could not be ended", cause)
 }
 
-// endKept ends leftovers that were kept until now. The state of the process, which is
-// final, stays.
-func (p *process) endKept(o order) {
-	p.swept = make(chan struct{})
-	p.owned(func() {
-		if err := p.child.Stop(p.ctx, o.cause, o.mode, o.grace); err != nil {
-			p.tell(report{kind: reportStopFailed, err: err})
-		}
-	})
-}
-
-// sweptUp: the kept leftovers have ended, as far as they could be.
-func (p *process) sweptUp() {
-	p.publish()
-	close(p.swept)
-	p.kept = false
-	p.owned(p.letGo)
-	p.notify(notice{swept: true})
+// unknown ends a process of which nobody knows how it will have ended.
+func (p *process) unknown(why string, cause wire.Reason) {
+	p.closeOutput(false, why)
+	p.receipt.Reason = cause
+	p.receipt.EndedAt = now()
+	p.receipt.StdinOpen = false
+	p.idle.Stop()
+	p.move(evLost)
+	p.conclude(false)
 }
 
 // idled: no output for the idle timeout, or the timer was early.
@@ -379,23 +244,14 @@ func (p *process) idled() {
 	p.stop(order{cause: wire.ReasonIdleTimeout, mode: keeper.Terminate, grace: p.grace})
 }
 
-// lost: the keeper is gone, and with it what it knew.
-func (p *process) lost(err error) {
-	if p.receipt.State.Terminal() || p.sealing {
-		return
+// backgrounded: a run yielded its handle and the command goes on. Detached, it loses
+// its input too, so that nothing of the call is left to hold it.
+func (p *process) backgrounded(detach bool) {
+	if p.feed != nil && !p.yielded {
+		p.feed.Backgrounded(status(&p.receipt))
 	}
-	p.log.Error("keeper lost", "err", err)
-	p.sealing = true
-	p.sink.close()
-	p.out.Close(false, "the keeper was lost")
-	p.receipt.Output = p.out.Stats()
-	p.receipt.Reason = wire.ReasonWorkerLost
-	p.receipt.EndedAt = now()
-	p.move(evLost)
-	if !p.hasExit {
-		p.hasExit = true
-		close(p.exited)
+	p.yielded = true
+	if detach && p.receipt.StdinOpen {
+		p.enqueue(writeCall{r: unasked(), close: true})
 	}
-	rec := p.record()
-	p.owned(func() { p.seal(rec, false) })
 }

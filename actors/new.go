@@ -13,7 +13,7 @@ func newProcess(s *session, execution string) *process {
 	rec := s.rec.Load()
 	p := &process{
 		deps: s.deps, id: subjects.NewID(), session: rec.ID, tenant: rec.Tenant, execution: execution,
-		inbox: make(chan request, inboxSize), facts: make(chan keeper.Event, 4), orders: make(chan order, 4),
+		inbox: make(chan request, inboxSize), facts: make(chan keeper.Event, factsSize), orders: make(chan order, ordersSize),
 		reports: make(chan report, reportsSize),
 		exited:  make(chan struct{}), ended: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -26,6 +26,7 @@ func newProcess(s *session, execution string) *process {
 		case <-s.done:
 		}
 	}
+	p.last = func(r request) { refuse(r, errGone(p.id)) }
 	p.receipt.State = wire.StateStarting
 	return p
 }

@@ -17,6 +17,7 @@ type opening struct {
 	tenant  string
 	msg     *wire.Open
 	calls   []request
+	again   bool // the record was read once more, after no session of it was found here
 	rec     *wire.SessionRecord
 	rev     uint64
 	created bool
@@ -46,22 +47,46 @@ func (w *Worker) open(own context.Context, r request) {
 		o.calls = append(o.calls, r)
 		return
 	}
-	if !post(w.aside, struct{}{}) {
-		refuse(r, errOverloaded)
-		return
-	}
 	o := &opening{key: key, tenant: r.target.Tenant, msg: m, calls: []request{r}}
 	w.opens[key] = o
-	w.own.Go(func() { // ends within the store's patience
+	w.look(own, o)
+}
+
+// look finds or writes the record of an open beside the worker.
+func (w *Worker) look(own context.Context, o *opening) {
+	if !post(w.aside, struct{}{}) {
+		delete(w.opens, o.key)
+		o.refuse(errOverloaded)
+		return
+	}
+	w.own.Go(func() { // ends within the store's patience, or with own
 		defer func() { <-w.aside }()
 		ctx, cancel := context.WithTimeout(own, 10*time.Second)
 		defer cancel()
-		o.rec, o.rev, o.created, o.err = w.sessionRecord(ctx, o)
+		if o.err = checkDir(o.msg.Cwd); o.err == nil {
+			o.rec, o.rev, o.created, o.err = w.sessionRecord(ctx, o)
+		} else {
+			o.err = atCwd(o.err)
+		}
 		select {
 		case w.opened <- o:
-		case <-own.Done():
+		case <-own.Done(): // shutdown has answered it
 		}
 	})
+}
+
+// atCwd names the field of an open in an error about its directory.
+func atCwd(err error) error {
+	e := *public(err)
+	e.Field = "cwd"
+	return &e
+}
+
+func (o *opening) refuse(err error) {
+	for _, r := range o.calls {
+		refuse(r, err)
+	}
+	o.calls = nil
 }
 
 // bound checks an open against this worker.
@@ -73,11 +98,6 @@ func (w *Worker) bound(m *wire.Open) error {
 		if l.RetainedProcesses > w.cfg.MaxRetained {
 			return wire.Invalid("limits.retained_processes", "%d is over this worker's %d", l.RetainedProcesses, w.cfg.MaxRetained)
 		}
-	}
-	if err := checkDir(m.Cwd); err != nil {
-		e := public(err)
-		e.Field = "cwd"
-		return e
 	}
 	return nil
 }
@@ -117,6 +137,9 @@ func (w *Worker) sessionRecord(ctx context.Context, o *opening) (*wire.SessionRe
 			if err == nil {
 				return rec, rev, false, nil
 			}
+			if !errors.Is(err, registry.ErrConflict) {
+				return nil, 0, false, err
+			}
 		default:
 			return rec, rev, false, nil
 		}
@@ -141,30 +164,31 @@ func (w *Worker) freshSession(o *opening) *wire.SessionRecord {
 }
 
 // finishOpen starts the actor of a session that has none yet, and answers.
-func (w *Worker) finishOpen(o *opening) {
-	delete(w.opens, o.key)
+func (w *Worker) finishOpen(own context.Context, o *opening) {
 	if o.err != nil {
-		for _, r := range o.calls {
-			refuse(r, o.err)
-		}
+		delete(w.opens, o.key)
+		o.refuse(o.err)
 		return
 	}
 	s := w.deps.dir.session(o.tenant, o.rec.ID)
+	if s == nil && !o.created && !o.again {
+		o.again = true // it may have been closed since the record was read
+		w.look(own, o)
+		return
+	}
+	delete(w.opens, o.key)
 	if s == nil {
 		s = w.enter(o.rec, o.rev)
 	}
+	s.touch()
 	if s.closing.Load() { // the name's old session is on its way out: open again after it
-		w.own.Go(func() { // ends with the session, which is bounded
-			<-s.done
-			for _, r := range o.calls {
-				if !post(w.inbox, r) {
-					refuse(r, errOverloaded)
-				}
-			}
-		})
+		if len(w.again[s])+len(o.calls) > inboxSize {
+			o.refuse(errOverloaded)
+			return
+		}
+		w.again[s] = append(w.again[s], o.calls...)
 		return
 	}
-	s.touch()
 	for i, r := range o.calls {
 		info := s.info()
 		info.Created = o.created && i == 0
@@ -173,16 +197,28 @@ func (w *Worker) finishOpen(o *opening) {
 }
 
 // sessionGone is told by a session on its way out.
-func (w *Worker) sessionGone(s *session) {
-	select {
-	case w.gone <- s:
-	default: // the worker is shutting down and waits on done
+func (w *Worker) sessionGone(own context.Context) func(s *session) {
+	return func(s *session) {
+		select {
+		case w.gone <- s:
+		case <-own.Done(): // the worker is gone first
+		}
+	}
+}
+
+// sessionEnded opens what waited for the end of a session.
+func (w *Worker) sessionEnded(own context.Context, s *session) {
+	w.deps.dir.removeSession(s)
+	calls := w.again[s]
+	delete(w.again, s)
+	for _, r := range calls {
+		w.open(own, r)
 	}
 }
 
 // enter starts a session's actor.
 func (w *Worker) enter(rec *wire.SessionRecord, rev uint64) *session {
-	s := newSession(w.deps, rec, rev, w.sessionGone)
+	s := newSession(w.deps, rec, rev, w.onGone)
 	w.deps.dir.addSession(s)
 	w.own.Go(s.run) // ends by its close, its TTL, or the worker's shutdown
 	return s

@@ -16,6 +16,9 @@ type plan struct {
 	IdleTimeoutMS int64             `json:"idle_timeout_ms,omitempty"`
 	Output        wire.OutputLimits `json:"output,omitzero"`
 	Trace         string            `json:"trace,omitempty"` // traceparent of the start
+	// InputBytes are written to stdin first of all, and it is closed then if CloseInput.
+	InputBytes int64 `json:"input_bytes,omitempty"`
+	CloseInput bool  `json:"close_input,omitempty"`
 }
 
 func (p *plan) grace() time.Duration {
@@ -38,6 +41,8 @@ const (
 	firstPage = 16_384
 
 	inboxSize   = 64 // requests to one actor; full answers overloaded
+	factsSize   = 8  // exited, gone twice and lost, and what an adoption finds beside them
+	ordersSize  = 4  // stop, kill, give up, and evict or leave
 	maxWaiters  = 64 // waiting calls on one process; more answer overloaded
 	writeQueue  = 16 // writes to one stdin; more answer input_backpressure
 	reportsSize = 16 // messages from goroutines the actor owns; they wait

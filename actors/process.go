@@ -17,7 +17,7 @@ import (
 // process is the actor of one command, from admission to its eviction.
 //
 // Its goroutine is run; what blocks is in goroutines that own tracks and that send to
-// reports. Everything below the first blank line is touched by run alone.
+// reports. Everything below the second blank line is touched by run alone.
 type process struct {
 	deps      *deps
 	id        string
@@ -26,9 +26,9 @@ type process struct {
 	execution string
 	grace     time.Duration
 	log       *slog.Logger
-	inbox     chan request      // bounded: inboxSize; the router answers overloaded
-	facts     chan keeper.Event // the keeper says at most exited, gone, lost: never full
-	orders    chan order        // of the session: stop, evict; never full, see order
+	inbox     chan request      // bounded: inboxSize; see deliver
+	facts     chan keeper.Event // bounded: factsSize, which is more than the keeper can say
+	orders    chan order        // of the session: at most stop, give up, and evict or leave
 	reports   chan report       // of our own goroutines, which wait for room
 	snap      atomic.Pointer[wire.Receipt]
 	exited    chan struct{}              // closed after snap has the exit
@@ -37,10 +37,14 @@ type process struct {
 	notify    func(notice)               // tells the session; waits for room
 	pumped    atomic.Pointer[Child]      // for the log's trims, which come from the pump
 	logRef    atomic.Pointer[output.Log] // out, for the receipts that others make
+	halted    atomic.Bool                // a stop came before the fork: do not fork
+	recorded  atomic.Bool                // the terminal record is written, or another's is
 
 	ctx    context.Context //nolint:containedctx // the life of the actor itself, ended by run
 	cancel context.CancelFunc
 	own    sync.WaitGroup
+	last   func(request) // answers what comes too late; set before done is closed
+	untold *report       // of a start that found the actor on its way out; read after own.Wait
 
 	plan       plan
 	receipt    wire.Receipt
@@ -52,46 +56,56 @@ type process struct {
 	feed       feed
 	sink       *sink
 	adopted    bool
-	claim      *claim         // until spawned
+	past       bool           // adopted, with an end that was recorded
+	resolves   bool           // adopted, with an outcome that was recorded as unknown
+	claim      *claim         // until the start is answered
+	failure    *wire.Error    // why there is no process: the answer to every start
 	stopping   *order         // a stop that waits for the fork
+	longest    time.Duration  // grace of a stop that may be under way
 	waiters    int            // calls that wait in goroutines
 	writes     chan writeCall // nil until the first write
 	streams    bool           // the pump has returned
 	tree       bool           // nothing of the tree is left, or it is kept, or we gave up
 	hasExit    bool
-	sealing    bool
 	killed     bool          // leftovers were asked to go
+	crashed    bool          // a panic ended it
+	sealing    bool          // its end is decided, and its record on the way
+	sealer     bool          // seal has been started
+	told       bool          // its end is published
 	kept       bool          // leftovers live on, owned until they are ended or the session closes
+	owed       bool          // the keeper is still to forget it, once the record is written
 	swept      chan struct{} // closed when kept leftovers were ended; nil until asked for
 	yielded    bool          // a run went on in the background
 	drain      *time.Timer
 	idle       *time.Timer
 }
 
-// order is what a session tells its process. At most two are ever sent: a stop, and
-// the eviction or the leave.
+// order is what a session tells its process.
 type order struct {
 	cause wire.Reason
 	by    string
 	mode  keeper.Mode
 	grace time.Duration
-	// evict ends the actor and its output; leave ends the actor alone.
-	evict, leave bool
+	// giveUp says that the stop had its time; evict ends the actor and its output, leave
+	// the actor alone.
+	giveUp, evict, leave bool
 }
 
 // report is a message of a goroutine that the actor owns.
 type report struct {
 	kind reportKind
 	err  error
-	// spawned:
+	// spawned and refused, as far as they came:
 	child      Child
 	input      Input
 	rev        uint64
 	addressRev uint64 // of the process record
 	out        *output.Log
-	// written: the offset of stdin, and whether it is closed
-	offset int64
+	// written:
+	write  writeCall
+	offset int64 // of stdin
 	closed bool
+	start  int64 // cursor of the output before the write
 	// settled: what is kept of the output in the end
 	stats wire.OutputStats
 	// backgrounded: nothing may be left that holds the call
@@ -102,33 +116,60 @@ type reportKind uint8
 
 const (
 	reportSpawned      reportKind = iota
-	reportRefused                 // the start was answered; there is no process
+	reportRefused                 // there is no process, or it was ended at once
 	reportStreams                 // the pump has returned
 	reportOverLimit               // more output than kill_over_bytes
 	reportStopFailed              // the keeper did not take a stop
+	reportCrashed                 // a goroutine of ours panicked
 	reportWaiter                  // a waiting call was answered
 	reportBackgrounded            // a run yielded its handle
-	reportWritten                 // stdin moved, or closed
+	reportWritten                 // stdin moved, or closed, or a write failed
+	reportCollected               // the log of an adopted ended command has got all there was
 	reportSettled                 // a large output is on disk, and counted
-	reportSealed                  // the terminal record is written, or waited for long enough
+	reportSealed                  // the terminal record is written
 )
 
 // run is the actor. It returns after the eviction, when all it started has ended.
 func (p *process) run() {
+	defer p.turnAway()
 	defer close(p.done)
 	defer p.own.Wait()
 	defer p.cancel()
-	defer p.contain()
 	p.drain, p.idle = stopped(), stopped()
 	defer p.drain.Stop()
 	defer p.idle.Stop()
+	if !p.panics(p.live) {
+		return
+	}
+	if p.panics(func() { p.crash(); p.loop() }) {
+		p.surrender()
+	}
+}
+
+func (p *process) live() {
 	if p.adopted {
 		p.resume()
 	} else {
-		p.owned(func() { p.start() })
+		p.launch()
 	}
+	p.loop()
+}
+
+func (p *process) loop() {
 	for p.step() {
 	}
+}
+
+// panics runs f and reports whether it panicked, which is logged and goes no further.
+func (p *process) panics(f func()) (panicked bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.log.Error("process actor failed", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			panicked = true
+		}
+	}()
+	f()
+	return false
 }
 
 // step handles one message and reports whether there is a next one.
@@ -143,11 +184,7 @@ func (p *process) step() bool {
 	case r := <-p.reports:
 		return p.report(r)
 	case o := <-p.orders:
-		if o.evict || o.leave {
-			p.depart(o.evict)
-			return false
-		}
-		p.stop(o)
+		return p.obey(o)
 	case r := <-p.inbox:
 		p.serve(r)
 	case <-p.drain.C:
@@ -158,146 +195,102 @@ func (p *process) step() bool {
 	return true
 }
 
-// contain ends the process when the actor panics: tree killed, record failed, event
-// published, and nothing else of the worker touched.
-func (p *process) contain() {
-	v := recover()
-	if v == nil {
-		return
+// report handles a message of our own goroutines; false ends the actor.
+func (p *process) report(r report) bool {
+	switch r.kind {
+	case reportSpawned:
+		p.spawned(r)
+	case reportRefused:
+		return p.refused(r)
+	case reportStreams:
+		p.streamsClosed(r.err)
+	case reportOverLimit:
+		p.stop(order{cause: wire.ReasonOutputLimit, mode: keeper.Terminate, grace: p.grace})
+	case reportStopFailed:
+		p.log.Warn("the keeper did not take a stop", "err", r.err)
+	case reportCrashed:
+		p.crash()
+	case reportWaiter:
+		p.waiters--
+	case reportBackgrounded:
+		p.backgrounded(r.detach)
+	case reportWritten:
+		p.written(r)
+	case reportCollected:
+		p.closeRecovered()
+	case reportSettled:
+		p.receipt.Output = r.stats
+	case reportSealed:
+		return p.sealed()
 	}
-	p.log.Error("process actor failed", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), goneLimit)
-	defer cancel()
-	if p.child != nil {
-		_ = p.child.Stop(ctx, wire.ReasonInternal, keeper.Kill, 0)
-	}
-	if p.receipt.State.Terminal() {
-		p.leave()
-		return
-	}
-	p.receipt.State, p.receipt.Reason = wire.StateFailed, wire.ReasonInternal
-	p.receipt.Error = wire.Errorf(wire.CodeInternal, "an internal error ended this process; the worker's log has it")
-	p.receipt.EndedAt = now()
-	if p.out != nil {
-		p.out.Close(false, "internal error")
-		p.receipt.Output = p.out.Stats()
-	}
-	if p.rev != 0 {
-		if _, err := p.deps.store.UpdateExecution(ctx, p.tenant, p.record(), p.rev); err != nil {
-			p.log.Error("record of a failed actor", "err", err)
-		}
-	}
-	if p.feed != nil {
-		p.feed.Finished(status(&p.receipt))
-	}
-	p.publish()
-	if !p.hasExit {
-		close(p.exited)
-	}
-	p.leave()
+	return true
 }
 
-// leave closes what others wait on and answers what is still in the inbox.
-func (p *process) leave() {
-	select {
-	case <-p.ended:
+// obey does what the session says; false ends the actor.
+func (p *process) obey(o order) bool {
+	switch {
+	case o.evict || o.leave:
+		p.depart(o.evict)
+		return false
+	case o.giveUp:
+		p.giveUp(o.cause)
 	default:
-		close(p.ended)
+		p.stop(o)
 	}
-	if p.child != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), time.Second)
-		_ = p.child.Release(ctx)
-		cancel()
-	}
-	p.notify(notice{left: true})
-	p.emptyInbox(errGone(p.id))
+	return true
 }
 
-// depart ends the actor. An eviction takes the output along and lets the keeper
-// forget; a leave touches neither, because the next incarnation adopts.
-func (p *process) depart(evict bool) {
-	if evict {
-		p.awaitKept()
-	}
-	p.cancel()
-	p.own.Wait()
-	if !evict {
-		if p.out != nil {
-			p.out.Close(false, "the worker is shutting down") // in memory: the files stay as they are
-		}
-		p.emptyInbox(wire.Errorf(wire.CodeSupervisorShuttingDown, "the worker is shutting down; the process runs on"))
+// deliver hands a request to the actor. It never blocks: a full mailbox is answered
+// "overloaded".
+func (p *process) deliver(r request) {
+	if !post(p.inbox, r) {
+		refuse(r, errOverloaded)
 		return
 	}
-	if p.out != nil {
-		if err := p.out.Remove(); err != nil {
-			p.log.Warn("remove the output", "err", err)
-		}
-	}
-	if p.child != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = p.child.Release(ctx)
-	}
-	p.emptyInbox(errGone(p.id))
-}
-
-// awaitKept ends kept leftovers, which nobody else will, and waits for their end.
-func (p *process) awaitKept() {
-	if !p.kept {
-		return
-	}
-	if p.swept == nil {
-		p.endKept(order{cause: wire.ReasonSessionClosed, mode: keeper.Kill})
-	}
-	t := time.NewTimer(p.grace + goneLimit)
-	defer t.Stop()
-	for p.kept {
-		select {
-		case e := <-p.facts:
-			p.fact(e)
-		case r := <-p.reports:
-			p.report(r)
-		case <-t.C:
-			p.log.Error("kept leftovers are not proven gone in time")
-			return
-		}
+	select {
+	case <-p.done: // it left meanwhile, and may not have seen the request
+		p.turnAway()
+	default:
 	}
 }
 
-func (p *process) emptyInbox(why error) {
+// turnAway answers what an actor that has left did not.
+func (p *process) turnAway() {
 	for {
 		select {
 		case r := <-p.inbox:
-			refuse(r, why)
+			p.last(r)
 		default:
 			return
 		}
 	}
 }
 
-// owned runs f in a goroutine that run waits for.
+// owned runs f in a goroutine that run waits for. A panic in it ends the process.
 func (p *process) owned(f func()) {
 	p.own.Go(func() {
-		defer func() {
-			if v := recover(); v != nil {
-				p.log.Error("goroutine of a process failed", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-				p.tell(report{kind: reportStopFailed, err: fmt.Errorf("panic: %v", v)})
-			}
-		}()
-		f()
+		if p.panics(f) {
+			p.tell(report{kind: reportCrashed})
+		}
 	})
 }
 
 // tell reports to the actor, unless it is on its way out.
-func (p *process) tell(r report) {
+func (p *process) tell(r report) bool {
 	select {
 	case p.reports <- r:
+		return true
 	case <-p.ctx.Done():
+		return false
 	}
 }
 
-// publish makes the receipt what others see. They get a copy that nobody changes.
+// publish makes the receipt what others see. They get a copy that nobody changes. An
+// end is not seen before its record was tried.
 func (p *process) publish() {
+	if p.sealing && !p.told {
+		return
+	}
 	r := p.receipt
 	if p.out != nil && !r.State.Terminal() {
 		text := r.Output.Error
@@ -324,6 +317,11 @@ func (p *process) record() *wire.ExecutionRecord {
 		Version: wire.Version, ExecutionID: p.receipt.ExecutionID,
 		RequestHash: p.receipt.RequestHash, Receipt: p.receipt,
 	}
+}
+
+// note adds to the receipt what a person should know. Others may hold the old list.
+func (p *process) note(text string) {
+	p.receipt.Notes = append(p.receipt.Notes[:len(p.receipt.Notes):len(p.receipt.Notes)], text)
 }
 
 // move takes the table's next state; a refused pair is logged and changes nothing.

@@ -14,7 +14,20 @@ import (
 type request struct {
 	*bus.Request
 	target subjects.Target
-	call   *call // of a start or run, decoded by the session
+	call   *call              // of a start or run, decoded by the session
+	to     func([]byte) error // takes the answer in the place of the bus; may be nil
+}
+
+// unasked is the request of what nobody asked for: its answer goes nowhere.
+func unasked() request {
+	return request{Request: &bus.Request{}, to: func([]byte) error { return nil }}
+}
+
+func (r request) respond(b []byte) error {
+	if r.to != nil {
+		return r.to(b)
+	}
+	return r.Respond(b)
 }
 
 // validator is a message that can check itself.
@@ -42,7 +55,9 @@ func answer[T any](r request, result *T) {
 		refuse(r, err)
 		return
 	}
-	_ = r.Respond(b) // a caller that is gone is told nothing
+	if err := r.respond(b); errors.Is(err, bus.ErrTooLarge) {
+		refuse(r, wire.Errorf(wire.CodeOutputQuotaExceeded, "the answer is larger than a message may be; ask for less at once"))
+	} // a caller that is gone is told nothing
 }
 
 // refuse sends an error. What is not a *wire.Error is ours, and its text stays here.
@@ -52,7 +67,7 @@ func refuse(r request, err error) {
 	if encErr != nil {
 		return
 	}
-	_ = r.Respond(b)
+	_ = r.respond(b)
 }
 
 // public turns any error into what a caller may see.

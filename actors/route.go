@@ -24,9 +24,7 @@ func (w *Worker) route(req *bus.Request) {
 			return
 		}
 		s.touch()
-		if !post(s.inbox, r) {
-			refuse(r, errOverloaded)
-		}
+		s.deliver(r)
 	case target.Process != "":
 		p := w.deps.dir.process(target.Tenant, target.Process)
 		if p == nil {
@@ -36,9 +34,7 @@ func (w *Worker) route(req *bus.Request) {
 		if s := w.deps.dir.session(p.tenant, p.session); s != nil {
 			s.touch()
 		}
-		if !post(p.inbox, r) {
-			refuse(r, errOverloaded)
-		}
+		p.deliver(r)
 	default:
 		if !post(w.inbox, r) {
 			refuse(r, errOverloaded)
@@ -87,10 +83,7 @@ func (w *Worker) answerFrom(r request, rec *wire.ExecutionRecord) {
 	rc := &rec.Receipt
 	switch {
 	case rc.State == wire.StateCancelled && rc.Reason == wire.ReasonNeverStarted:
-		refuse(r, &wire.Error{
-			Code: wire.CodeExecutionCancelled, Field: "execution_id",
-			Message: "execution_id: " + rec.ExecutionID + " was cancelled before its start; nothing was started",
-		})
+		refuse(r, errCancelled(rec.ExecutionID))
 		return
 	case rec.RequestHash != r.call.hash:
 		refuse(r, errConflict(rec.ExecutionID))
@@ -100,9 +93,7 @@ func (w *Worker) answerFrom(r request, rec *wire.ExecutionRecord) {
 		return
 	}
 	if p := w.deps.dir.process(rc.Tenant, rc.Process); p != nil {
-		if !post(p.inbox, r) {
-			refuse(r, errOverloaded)
-		}
+		p.deliver(r)
 		return
 	}
 	if r.call.run {
@@ -110,4 +101,25 @@ func (w *Worker) answerFrom(r request, rec *wire.ExecutionRecord) {
 		return
 	}
 	answer(r, rc)
+}
+
+// cancelFrom ends an execution that was recorded first: by a start that overtook the
+// cancel, or by another session of the tenant.
+func (w *Worker) cancelFrom(r request, rec *wire.ExecutionRecord) {
+	rc := &rec.Receipt
+	r.target.Verb = "cancel"
+	switch p := w.deps.dir.process(rc.Tenant, rc.Process); {
+	case p != nil:
+		p.deliver(r)
+	case rc.State.Terminal():
+		answer(r, rc)
+	case rc.Worker != w.cfg.Name:
+		refuse(r, &wire.Error{
+			Code: wire.CodeNotFound, Field: "execution_id",
+			Message: "execution_id: " + rec.ExecutionID + " runs on another worker; cancel it there, or terminate its process",
+			Details: map[string]any{"worker": rc.Worker, "process": rc.Process},
+		})
+	default: // it has just ended, or a start was left half way: a start of it decides
+		refuse(r, wire.Errorf(wire.CodeUnavailable, "execution %s is about to end or to start again; try again", rec.ExecutionID))
+	}
 }

@@ -1,13 +1,14 @@
 package actors
 
 import (
-	"context"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/limpet-sh/limpet/actors/keeper"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -19,7 +20,7 @@ type session struct {
 	deps    *deps
 	rec     atomic.Pointer[wire.SessionRecord]
 	log     *slog.Logger
-	inbox   chan request // bounded: inboxSize; the router answers overloaded
+	inbox   chan request // bounded: inboxSize; see deliver
 	notices chan notice  // of its processes, which wait for room
 	ending  chan closing // of the worker; one is enough
 	used    atomic.Int64 // unix nanoseconds of the last call on it or on a process of it
@@ -31,35 +32,37 @@ type session struct {
 	adopted []*process          // what boot found, until run takes it
 	members map[string]*process // by process id
 	byExec  map[string]*process
-	ended   []string     // oldest first
-	live    atomic.Int64 // written by run
-	kept    atomic.Int64 // ended and retained; written by run
+	ended   []string        // retained: oldest first
+	held    map[string]bool // ended, with leftovers that were kept
+	live    atomic.Int64    // neither ended nor gone; written by run
+	kept    atomic.Int64    // ended and retained; written by run
+	leaving bool            // by leave: what is asked too late is told so
 	ttl     *time.Timer
+	own     sync.WaitGroup // its processes, also those that it has evicted
 }
 
 // notice is what a process tells its session.
 type notice struct {
 	id   string
-	left bool // the actor is gone; else its command has ended and is retained
-	kept bool // leftovers live on: not to be evicted
-	// swept: the kept leftovers have been ended; nothing more is to be heard of it.
-	swept bool
+	kind noticeKind
+	kept bool // of ended: leftovers live on, so that it is not to be evicted
 }
 
-// closing asks a session to end; it answers every request it was given.
-type closing struct {
-	by    string
-	calls []request
-	// keep leaves record and processes alone: the worker is going, not the session.
-	keep bool
-}
+type noticeKind uint8
+
+const (
+	noticeEnded    noticeKind = iota // its end is told
+	noticeRecorded                   // its record was late, and is written
+	noticeSwept                      // the leftovers that it kept have been ended
+	noticeLeft                       // the actor is gone
+)
 
 func newSession(d *deps, rec *wire.SessionRecord, rev uint64, onDone func(*session)) *session {
 	s := &session{
 		deps: d, log: d.log.With("session", rec.ID), rev: rev, onDone: onDone,
 		inbox: make(chan request, inboxSize), notices: make(chan notice, inboxSize),
 		ending: make(chan closing, 1), done: make(chan struct{}),
-		members: map[string]*process{}, byExec: map[string]*process{}, ttl: stopped(),
+		members: map[string]*process{}, byExec: map[string]*process{}, held: map[string]bool{}, ttl: stopped(),
 	}
 	s.rec.Store(rec)
 	s.touch()
@@ -69,12 +72,27 @@ func newSession(d *deps, rec *wire.SessionRecord, rev uint64, onDone func(*sessi
 // touch keeps the session alive.
 func (s *session) touch() { s.used.Store(time.Now().UnixNano()) }
 
-// run is the actor. It returns when the session has ended and all it owned with it.
+// run is the actor. It returns when the session has ended and all it owned with it. A
+// panic ends the session, and no other.
 func (s *session) run() {
+	defer s.turnAway()
 	defer close(s.done)
 	defer s.onDone(s)
+	defer s.own.Wait()
 	defer s.ttl.Stop()
+	if s.panics(s.loop) {
+		if s.panics(func() { s.close(closing{by: "internal error"}) }) {
+			s.panics(s.leave)
+		}
+	}
+}
+
+func (s *session) loop() {
 	s.adoptMembers()
+	if s.rec.Load().Closed {
+		s.close(closing{by: "close"})
+		return
+	}
 	s.armTTL()
 	for {
 		select {
@@ -99,8 +117,62 @@ func (s *session) run() {
 	}
 }
 
+func (s *session) panics(f func()) (panicked bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.log.Error("session actor failed", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			panicked = true
+		}
+	}()
+	f()
+	return false
+}
+
+// deliver hands a request to the actor. It never blocks: a full mailbox is answered
+// "overloaded".
+func (s *session) deliver(r request) {
+	if !post(s.inbox, r) {
+		refuse(r, errOverloaded)
+		return
+	}
+	select {
+	case <-s.done: // it ended meanwhile, and may not have seen the request
+		s.turnAway()
+	default:
+	}
+}
+
+// turnAway answers what a session that has ended was asked too late.
+func (s *session) turnAway() {
+	for {
+		select {
+		case r := <-s.inbox:
+			s.refuseLate(r)
+		default:
+			return
+		}
+	}
+}
+
+func (s *session) refuseLate(r request) {
+	switch {
+	case s.leaving:
+		refuse(r, errLeaving())
+	case r.target.Verb == "close":
+		answer(r, s.info()) // closing twice is harmless
+	default:
+		refuse(r, errClosed(s.rec.Load().Name))
+	}
+}
+
 // serve answers one request; it returns true when the request ends the session.
-func (s *session) serve(r request) (closing, bool) {
+func (s *session) serve(r request) (c closing, ends bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			refuse(r, fmt.Errorf("panic: %v", v))
+			panic(v) // run ends the session
+		}
+	}()
 	switch r.target.Verb {
 	case "start":
 		with(r, func(m *wire.Start) { s.start(r, m) })
@@ -113,17 +185,11 @@ func (s *session) serve(r request) (closing, bool) {
 	case "list":
 		with(r, func(*wire.List) { s.list(r) })
 	case "close":
-		m, err := decode[wire.CloseSession](r)
-		if err != nil {
-			refuse(r, err)
-			return closing{}, false
-		}
-		_ = m
-		return closing{by: "close", calls: []request{r}}, true
+		with(r, func(*wire.CloseSession) { c, ends = closing{by: "close", calls: []request{r}}, true })
 	default:
 		refuse(r, wire.Invalid("verb", "%q is no verb of a session", r.target.Verb))
 	}
-	return closing{}, false
+	return c, ends
 }
 
 func (s *session) notice(n notice) {
@@ -131,43 +197,53 @@ func (s *session) notice(n notice) {
 	if p == nil {
 		return
 	}
-	if n.left {
-		if !slices.Contains(s.ended, n.id) {
+	switch n.kind {
+	case noticeLeft:
+		if !s.held[n.id] && !slices.Contains(s.ended, n.id) {
 			s.live.Add(-1)
 		}
 		s.forget(p)
-		return
-	}
-	s.touch()
-	if !n.swept {
+	case noticeEnded:
+		s.touch()
 		s.live.Add(-1)
+		if n.kept {
+			s.held[n.id] = true // it stays until they are ended
+			break
+		}
+		s.ended = append(s.ended, n.id)
+	case noticeSwept:
+		s.touch()
+		delete(s.held, n.id)
+		s.ended = append(s.ended, n.id)
 	}
-	if n.kept {
-		return // it stays until they are ended
-	}
-	s.ended = append(s.ended, n.id)
 	s.evict()
-	s.kept.Store(int64(len(s.ended)))
 }
 
-// evict drops the oldest ended processes beyond the limit, never a live one, and
-// never for a start that is refused (A48).
+// evict drops the oldest ended processes beyond the limit, never a live one, never one
+// whose end is not recorded yet, and never for a start that is refused (A48).
 func (s *session) evict() {
 	for len(s.ended) > s.rec.Load().Limits.RetainedProcesses {
 		p := s.members[s.ended[0]]
-		s.ended = s.ended[1:]
+		if !p.recorded.Load() {
+			break // it says so when it is
+		}
 		p.orders <- order{evict: true}
 		s.forget(p)
 	}
+	s.kept.Store(int64(len(s.ended)))
 }
 
+// forget takes a process out of every list; its actor is on its way out.
 func (s *session) forget(p *process) {
 	delete(s.members, p.id)
+	delete(s.held, p.id)
 	if s.byExec[p.execution] == p {
 		delete(s.byExec, p.execution)
 	}
-	s.ended = slices.DeleteFunc(s.ended, func(id string) bool { return id == p.id })
-	s.deps.dir.removeProcess(p.id)
+	if i := slices.Index(s.ended, p.id); i >= 0 {
+		s.ended = slices.Delete(s.ended, i, i+1)
+	}
+	s.deps.dir.removeProcess(p)
 }
 
 // idle reports whether the TTL has passed without a call and without a live process.
@@ -202,89 +278,6 @@ func (s *session) list(r request) {
 	}
 	slices.SortFunc(l.Processes, func(a, b wire.Receipt) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	answer(r, &l)
-}
-
-// close ends every process, then the session. It is bounded: a tree that cannot be
-// ended is said in its receipt and left to the keeper.
-func (s *session) close(c closing) {
-	s.closing.Store(true)
-	if c.keep {
-		s.leave()
-		return
-	}
-	rec := *s.rec.Load()
-	longest := defaultGrace
-	for _, p := range s.members {
-		longest = max(longest, p.grace)
-		p.orders <- order{cause: wire.ReasonSessionClosed, by: c.by, mode: keeper.Terminate, grace: p.grace}
-	}
-	limit := time.NewTimer(longest + goneLimit + collectLimit)
-	defer limit.Stop()
-	for s.live.Load() > 0 {
-		select {
-		case n := <-s.notices:
-			s.notice(n)
-		case r := <-s.inbox:
-			refuse(r, errClosed(rec.Name))
-		case <-limit.C:
-			s.log.Error("processes left at close", "live", s.live.Load())
-			s.live.Store(0)
-		}
-	}
-	for _, p := range s.members {
-		p.orders <- order{evict: true}
-	}
-	for _, p := range s.members {
-		s.await(p)
-	}
-	rec.Closed, rec.ClosedAt = true, now()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if _, err := s.deps.sessions.UpdateSession(ctx, rec.Tenant, &rec, s.rev); err != nil {
-		s.log.Warn("record of a closed session", "err", err)
-	}
-	s.rec.Store(&rec)
-	s.deps.dir.removeSession(rec.ID)
-	for _, r := range c.calls {
-		answer(r, s.info())
-	}
-	s.drainInbox(errClosed(rec.Name))
-}
-
-// await waits for an actor to end while still hearing the others.
-func (s *session) await(p *process) {
-	for {
-		select {
-		case <-p.done:
-			s.deps.dir.removeProcess(p.id)
-			return
-		case <-s.notices:
-		case r := <-s.inbox:
-			refuse(r, errClosed(s.rec.Load().Name))
-		}
-	}
-}
-
-// leave ends the actors and nothing else: the next incarnation adopts.
-func (s *session) leave() {
-	for _, p := range s.members {
-		p.orders <- order{leave: true}
-	}
-	for _, p := range s.members {
-		s.await(p)
-	}
-	s.drainInbox(wire.Errorf(wire.CodeSupervisorShuttingDown, "the worker is shutting down; its processes run on"))
-}
-
-func (s *session) drainInbox(why error) {
-	for {
-		select {
-		case r := <-s.inbox:
-			refuse(r, why)
-		default:
-			return
-		}
-	}
 }
 
 func errClosed(name string) *wire.Error {

@@ -30,13 +30,16 @@ type sink struct {
 func (s *sink) Append(c keeper.Chunk) error {
 	s.last.Store(time.Now().UnixNano())
 	if s.closed.Load() || s.until > 0 && c.Offset >= s.until {
-		s.trim(c.Offset + int64(len(c.Data))) // or kept leftovers would come to wait for room
-		return nil
+		return s.let(c)
 	}
-	if err := s.append(output.Chunk{
+	err := s.append(output.Chunk{
 		Number: c.Number, Offset: c.Offset, Stream: c.Stream, Data: c.Data, At: c.At,
 		OrderUnknown: c.OrderUnknown, StdoutOffset: c.StdoutOffset,
-	}); err != nil {
+	})
+	if errors.Is(err, output.ErrClosed) && s.closed.Load() {
+		return s.let(c) // it was closed while this came
+	}
+	if err != nil {
 		return err
 	}
 	if s.feed != nil {
@@ -46,6 +49,12 @@ func (s *sink) Append(c keeper.Chunk) error {
 		s.told = true
 		s.over()
 	}
+	return nil
+}
+
+// let lets output go: kept leftovers would come to wait for room.
+func (s *sink) let(c keeper.Chunk) error {
+	s.trim(c.Offset + int64(len(c.Data)))
 	return nil
 }
 
@@ -79,13 +88,3 @@ func (s *sink) view(c keeper.Chunk) wire.Chunk {
 }
 
 func (s *sink) close() { s.closed.Store(true) }
-
-// settle brings the rest of a large output to disk, where it may push out older bytes,
-// before the record says how many are kept.
-func (p *process) settle(rec *wire.ExecutionRecord) {
-	if err := p.out.Flush(); err != nil {
-		p.log.Warn("flush the output", "err", err)
-	}
-	rec.Receipt.Output = p.out.Stats()
-	p.tell(report{kind: reportSettled, stats: rec.Receipt.Output})
-}

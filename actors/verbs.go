@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"fmt"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -10,10 +12,22 @@ import (
 )
 
 // serve answers one request. What waits or touches a disk does so in a goroutine, of
-// which a process has at most maxWaiters.
+// which a process has at most maxWaiters. What needs the command waits for its fork.
 func (p *process) serve(r request) {
-	if r.call != nil {
+	defer func() {
+		if v := recover(); v != nil {
+			refuse(r, errCrashed)
+			panic(v) // run ends the process
+		}
+	}()
+	switch {
+	case p.failure != nil && p.told:
+		p.serveFailed(r)
+		return
+	case r.call != nil:
 		p.attach(r)
+		return
+	case p.claim != nil && p.defers(r):
 		return
 	}
 	switch r.target.Verb {
@@ -40,6 +54,35 @@ func (p *process) serve(r request) {
 	}
 }
 
+// defers puts aside what only a forked command can answer. A request to end it counts
+// at once.
+func (p *process) defers(r request) bool {
+	switch r.target.Verb {
+	case "status", "wait":
+		return false
+	case "terminate":
+		m, err := decode[wire.Terminate](r)
+		if err != nil {
+			refuse(r, err)
+			return true
+		}
+		p.stop(p.terminateOrder(m))
+	case "cancel":
+		p.stop(p.terminateOrder(&wire.Terminate{}))
+	}
+	p.queue(r)
+	return true
+}
+
+// queue lets a request wait for the outcome of the start.
+func (p *process) queue(r request) {
+	if len(p.claim.calls) >= maxWaiters {
+		refuse(r, errOverloaded)
+		return
+	}
+	p.claim.calls = append(p.claim.calls, r)
+}
+
 // with decodes and checks the body before anything happens (A36).
 func with[M any, P interface {
 	*M
@@ -53,15 +96,22 @@ func with[M any, P interface {
 	f(m)
 }
 
-// waiting runs f in a goroutine of the actor, or refuses when there are too many.
+// waiting runs f in a goroutine of the actor, or refuses when there are too many. A
+// panic in it is that call's and nobody else's.
 func (p *process) waiting(r request, f func()) {
 	if p.waiters >= maxWaiters {
 		refuse(r, errOverloaded)
 		return
 	}
 	p.waiters++
-	p.owned(func() {
+	p.own.Go(func() { // ends with its answer, at the latest with the actor
 		defer p.tell(report{kind: reportWaiter})
+		defer func() {
+			if v := recover(); v != nil {
+				p.log.Error("call failed", "verb", r.target.Verb, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				refuse(r, fmt.Errorf("panic: %v", v))
+			}
+		}()
 		f()
 	})
 }
@@ -70,23 +120,25 @@ func (p *process) waiting(r request, f func()) {
 func (p *process) attach(r request) {
 	switch {
 	case r.call.hash != p.receipt.RequestHash:
-		refuse(r, errConflict(p.receipt.ExecutionID))
+		refuse(r, errConflict(p.execution))
 	case p.claim != nil:
-		if len(p.claim.calls) >= maxWaiters {
-			refuse(r, errOverloaded)
-			return
-		}
-		p.claim.calls = append(p.claim.calls, r)
+		p.queue(r)
 	case r.call.run:
 		p.waiting(r, func() { p.awaitRun(r) })
-	default:
-		rec := p.seen()
-		page, err := p.out.Read(wire.Read{Version: wire.Version, MaxBytes: firstPage}, stateOf(rec))
-		if err == nil {
-			rec.Page = page
-		}
-		answer(r, rec)
+	case p.out.Next() == 0:
+		p.firstPage(r)
+	default: // what was first may be on disk by now
+		p.waiting(r, func() { p.firstPage(r) })
 	}
+}
+
+func (p *process) firstPage(r request) {
+	rec := p.seen()
+	page, err := p.out.Read(wire.Read{Version: wire.Version, MaxBytes: firstPage}, stateOf(rec))
+	if err == nil {
+		rec.Page = page
+	}
+	answer(r, rec)
 }
 
 func errConflict(execution string) *wire.Error {
@@ -131,10 +183,6 @@ func stateOf(r *wire.Receipt) output.State {
 
 // read answers with a page; one that would be empty waits for output or the end.
 func (p *process) read(r request, m *wire.Read) {
-	if p.out == nil {
-		refuse(r, wire.Errorf(wire.CodeUnavailable, "the process is still starting; there is no output yet"))
-		return
-	}
 	t := time.NewTimer(answerBy(r, time.Duration(m.WaitMS)*time.Millisecond))
 	defer t.Stop()
 	for {
@@ -191,7 +239,12 @@ func (p *process) wait(r request, m *wire.Wait) {
 	if m.For == "exit" {
 		until = p.exited
 	}
-	t := time.NewTimer(answerBy(r, time.Duration(ms)*time.Millisecond))
+	p.awaitAnswer(r, until, time.Duration(ms)*time.Millisecond)
+}
+
+// awaitAnswer answers with the receipt when until is closed, or the time is up.
+func (p *process) awaitAnswer(r request, until <-chan struct{}, limit time.Duration) {
+	t := time.NewTimer(answerBy(r, limit))
 	defer t.Stop()
 	select {
 	case <-until:
@@ -206,7 +259,7 @@ func (p *process) resize(r request, m *wire.Resize) {
 		refuse(r, wire.Errorf(wire.CodePTYUnavailable, "the process has no terminal to resize; start it with a tty"))
 		return
 	}
-	if p.hasExit {
+	if p.hasExit || p.receipt.State.Terminal() {
 		refuse(r, wire.Errorf(wire.CodeStdinClosed, "the command has ended; its terminal is closed"))
 		return
 	}
@@ -244,171 +297,31 @@ func (p *process) signal(r request, m *wire.Signal) {
 	})
 }
 
-// terminate asks for the end and answers when that was seen. Repeating it is harmless.
-func (p *process) terminate(r request, m *wire.Terminate) {
-	mode := keeper.Terminate
+func (p *process) terminateOrder(m *wire.Terminate) order {
+	o := order{cause: wire.ReasonCancel, by: m.By, mode: keeper.Terminate, grace: p.grace}
 	switch m.Mode {
 	case "kill":
-		mode = keeper.Kill
+		o.mode = keeper.Kill
 	case "interrupt":
-		mode = keeper.Interrupt
+		o.mode = keeper.Interrupt
 	}
-	grace := p.grace
 	if m.GraceMS != nil {
-		grace = time.Duration(*m.GraceMS) * time.Millisecond
+		o.grace = time.Duration(*m.GraceMS) * time.Millisecond
 	}
-	p.stop(order{cause: wire.ReasonCancel, by: m.By, mode: mode, grace: grace})
+	return o
+}
+
+// terminate asks for the end and answers when that was seen. Repeating it is harmless.
+func (p *process) terminate(r request, m *wire.Terminate) {
+	o := p.terminateOrder(m)
+	p.stop(o)
 	until := p.ended
 	if p.swept != nil {
 		until = p.swept // it has ended, and what it left behind is asked to go
 	}
-	limit := grace + goneLimit
-	if mode == keeper.Interrupt {
-		limit = grace // it may well go on
+	limit := o.grace + goneLimit
+	if o.mode == keeper.Interrupt {
+		limit = o.grace // it may well go on
 	}
-	p.waiting(r, func() {
-		t := time.NewTimer(answerBy(r, limit))
-		defer t.Stop()
-		select {
-		case <-until:
-		case <-t.C:
-		case <-p.ctx.Done():
-		}
-		answer(r, p.seen())
-	})
-}
-
-// writeCall is one write to stdin, its close, or both.
-type writeCall struct {
-	r      request
-	m      *wire.Write
-	close  bool
-	silent bool // nobody asked: there is no request to answer
-}
-
-func (p *process) write(r request, m *wire.Write) {
-	if m.Text != "" {
-		m.Data = []byte(m.Text)
-	}
-	if m.Read != nil && p.out != nil { // a bad read writes nothing
-		if _, err := p.out.Read(*m.Read, stateOf(p.seen())); err != nil {
-			e := *public(err)
-			if e.Field != "" {
-				e.Field = "read." + e.Field
-			}
-			refuse(r, &e)
-			return
-		}
-	}
-	p.enqueue(writeCall{r: r, m: m, close: m.Close})
-}
-
-// enqueue serialises writes: one goroutine, in order of arrival.
-func (p *process) enqueue(w writeCall) {
-	if p.input == nil || !p.receipt.StdinOpen {
-		if w.repeats(p.receipt.StdinBytes) {
-			w.answer(p.seen())
-			return
-		}
-		w.refuse(wire.Errorf(wire.CodeStdinClosed, `the process takes no input (any more); for input start it with stdin "pipe" or a tty`))
-		return
-	}
-	if p.writes == nil {
-		p.writes = make(chan writeCall, writeQueue)
-		in, calls := p.input, p.writes
-		p.owned(func() { p.writer(in, calls) }) // ends with the actor's context
-	}
-	if !post(p.writes, w) {
-		w.refuse(wire.Errorf(wire.CodeInputBackpressure, "%d writes wait already; nothing was written", writeQueue))
-	}
-}
-
-func (p *process) writer(in Input, calls <-chan writeCall) {
-	for {
-		select {
-		case w := <-calls:
-			p.writeOne(in, w)
-		case <-p.ctx.Done():
-			return
-		}
-	}
-}
-
-func (p *process) writeOne(in Input, w writeCall) {
-	start := p.out.Next()
-	var err error
-	if w.m != nil && len(w.m.Data) > 0 {
-		offset := int64(-1)
-		if w.m.Offset != nil {
-			offset = *w.m.Offset
-		}
-		_, err = in.WriteInput(p.ctx, offset, w.m.Data)
-	}
-	closed := false
-	if err == nil && w.close {
-		if err = in.CloseInput(p.ctx); err == nil {
-			closed = true
-		}
-	}
-	if err != nil && isClosed(err) {
-		closed = true
-	}
-	p.tell(report{kind: reportWritten, offset: in.InputOffset(), closed: closed})
-	if err != nil {
-		w.refuse(err)
-		return
-	}
-	rec := p.seen()
-	rec.StdinBytes = in.InputOffset()
-	rec.StdinOpen = rec.StdinOpen && !closed
-	if w.m != nil && w.m.Read != nil {
-		m := *w.m.Read
-		if m.Cursor == nil && m.Offset == nil {
-			m.Cursor = &start
-		}
-		p.readAfterWrite(&m, rec)
-	}
-	w.answer(rec)
-}
-
-// repeats reports whether a call asks for nothing that has not happened already: a
-// close of what is closed, or bytes that were written before.
-func (w *writeCall) repeats(written int64) bool {
-	switch {
-	case w.m == nil:
-		return true
-	case len(w.m.Data) == 0:
-		return w.close
-	}
-	return w.m.Offset != nil && *w.m.Offset+int64(len(w.m.Data)) <= written
-}
-
-func (w *writeCall) answer(rec *wire.Receipt) {
-	if !w.silent {
-		answer(w.r, rec)
-	}
-}
-
-func (w *writeCall) refuse(err error) {
-	if !w.silent {
-		refuse(w.r, err)
-	}
-}
-
-// isClosed reports whether no further input is possible after err.
-func isClosed(err error) bool {
-	e := public(err)
-	return e.Code == wire.CodeStdinClosed || e.Code == wire.CodeDeliveryUnknown
-}
-
-// readAfterWrite adds the page a write asked for, waiting for output as a read does.
-func (p *process) readAfterWrite(m *wire.Read, rec *wire.Receipt) {
-	if m.Cursor != nil && m.WaitMS > 0 {
-		t := time.NewTimer(time.Duration(m.WaitMS) * time.Millisecond)
-		defer t.Stop()
-		p.more(t.C, *m.Cursor)
-	}
-	if page, err := p.out.Read(*m, stateOf(p.snap.Load())); err == nil {
-		rec.Page = page
-	}
+	p.waiting(r, func() { p.awaitAnswer(r, until, limit) })
 }

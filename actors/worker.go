@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -92,8 +93,8 @@ type deps struct {
 	addresses func(ctx context.Context, tenant, process string) (*wire.ProcessRecord, uint64, error)
 	// aside runs f in a goroutine of the worker, of which there are at most maxAside.
 	aside func(r request, f func(context.Context))
-	// answerFrom answers a start whose execution is recorded.
-	answerFrom func(r request, rec *wire.ExecutionRecord)
+	// answerFrom answers a start whose execution is recorded, cancelFrom its cancel.
+	answerFrom, cancelFrom func(r request, rec *wire.ExecutionRecord)
 }
 
 // sessionStore is what sessions need of the registry.
@@ -112,15 +113,19 @@ type Worker struct {
 	deps   *deps
 	reg    *registry.Registry
 	e      uint64
-	inbox  chan request        // opens; bounded: inboxSize
-	gone   chan *session       // sessions whose actor has returned
-	lost   chan error          // the keeper's connection is dead
-	aside  chan struct{}       // a token for each call of aside
-	opens  map[string]*opening // by tenant and name; touched by Run alone
+	inbox  chan request  // opens; bounded: inboxSize
+	gone   chan *session // sessions whose actor has returned
+	lost   chan error    // the keeper's connection is dead
+	aside  chan struct{} // a token for each call of aside
 	opened chan *opening
-	// sameKeeper: the keeper served an earlier incarnation and knows its forks.
-	sameKeeper bool
-	own        sync.WaitGroup
+	// opens are under way, by tenant and name; again wait for the end of a session that
+	// has their name. Both are touched by Run alone.
+	opens map[string]*opening
+	again map[*session][]request
+	// before is the incarnation that the keeper served before this one; 0 none.
+	before uint64
+	onGone func(*session)
+	own    sync.WaitGroup
 }
 
 // New checks the configuration. Nothing runs before Run.
@@ -132,6 +137,7 @@ func New(cfg Config) (*Worker, error) {
 		cfg: cfg, reg: registry.New(cfg.Control, cfg.Name),
 		inbox: make(chan request, inboxSize), gone: make(chan *session, inboxSize), lost: make(chan error, 1),
 		aside: make(chan struct{}, maxAside), opens: map[string]*opening{}, opened: make(chan *opening, inboxSize),
+		again: map[*session][]request{},
 	}, nil
 }
 
@@ -173,8 +179,23 @@ func (w *Worker) Run(ctx context.Context) error {
 			log.Warn("observations left", "err", err)
 		}
 	}()
-	w.sameKeeper = client.LastIncarnation() > 0
+	w.before = client.LastIncarnation()
 	w.wire(own, client, pub, log)
+	err = w.serve(ctx, own, client)
+	// What a lost keeper held is ended by the next one, and settled by the next worker.
+	// What was not served yet is as it was.
+	w.shutdown(err != nil && !errors.Is(err, errEnded))
+	if errors.Is(err, errEnded) || errors.Is(err, ErrLeave) {
+		return nil
+	}
+	return err
+}
+
+// errEnded: the context ended, and with it the worker and its sessions.
+var errEnded = errors.New("the worker was told to end")
+
+// serve adopts and serves; it returns why it ended.
+func (w *Worker) serve(ctx, own context.Context, client *keeper.Client) error {
 	adopted, err := client.Attach(ctx, w.e, w.deliver)
 	if err != nil {
 		return fmt.Errorf("attach to the keeper as incarnation %d: %w", w.e, err)
@@ -187,21 +208,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}
+	defer w.stopServing(own, sub)
 	if err := w.cfg.Control.Flush(ctx); err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}
-	log.Info("worker up", "adopted", len(adopted))
+	w.deps.log.Info("worker up", "adopted", len(adopted))
 	if w.cfg.OnUp != nil {
 		w.cfg.OnUp()
 	}
-	err = w.loop(ctx, own)
-	w.stopServing(own, sub)
-	// What a lost keeper held is ended by the next one, and settled by the next worker.
-	w.shutdown(errors.Is(err, ErrLeave) || errors.Is(err, ErrKeeperLost))
-	if errors.Is(err, ErrKeeperLost) {
-		return err
-	}
-	return nil
+	return w.loop(ctx, own)
 }
 
 // stopServing ends the subscription; what came before it is answered.
@@ -220,7 +235,9 @@ func (w *Worker) wire(own context.Context, client *keeper.Client, pub *observer.
 		budget: output.NewBudget(w.cfg.SpoolBytes), spool: filepath.Join(w.cfg.Dir, "spool"),
 		environ: w.cfg.Environ, shells: &runtime.Shells{}, log: log,
 		addresses: w.reg.Process,
-		lostRace:  func(err error) bool { return errors.Is(err, registry.ErrConflict) },
+		lostRace: func(err error) bool {
+			return errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound)
+		},
 		feed: func(r *wire.Receipt, trace string, adopted bool) feed {
 			return pub.Process(observer.Meta{
 				Tenant: r.Tenant, Session: r.Session, Process: r.Process, ExecutionID: r.ExecutionID,
@@ -229,7 +246,8 @@ func (w *Worker) wire(own context.Context, client *keeper.Client, pub *observer.
 		},
 		aside: func(r request, f func(context.Context)) { w.runAside(own, r, f) },
 	}
-	w.deps.answerFrom = w.answerFrom
+	w.onGone = w.sessionGone(own)
+	w.deps.answerFrom, w.deps.cancelFrom = w.answerFrom, w.cancelFrom
 }
 
 // loop serves opens until ctx ends or the keeper does; it returns why.
@@ -239,22 +257,25 @@ func (w *Worker) loop(ctx, own context.Context) error {
 		case r := <-w.inbox:
 			w.open(own, r)
 		case o := <-w.opened:
-			w.finishOpen(o)
+			w.finishOpen(own, o)
 		case s := <-w.gone:
-			w.deps.dir.removeSession(s.rec.Load().ID)
+			w.sessionEnded(own, s)
 		case err := <-w.lost:
 			return fmt.Errorf("%w: %w", ErrKeeperLost, err)
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			if errors.Is(context.Cause(ctx), ErrLeave) {
+				return ErrLeave
+			}
+			return errEnded
 		}
 	}
 }
 
-// shutdown ends all sessions at once and waits for them.
+// shutdown ends all sessions at once and waits for them, then answers what is left.
 func (w *Worker) shutdown(leave bool) {
 	all := w.deps.dir.all()
 	for _, s := range all {
-		post(s.ending, closing{by: "shutdown", keep: leave})
+		post(s.ending, closing{by: "shutdown", keep: leave, hurry: true})
 	}
 	for _, s := range all {
 		for ended := false; !ended; {
@@ -265,15 +286,25 @@ func (w *Worker) shutdown(leave bool) {
 			}
 		}
 	}
+	for _, o := range w.opens {
+		o.refuse(errStopping)
+	}
+	for _, calls := range w.again {
+		for _, r := range calls {
+			refuse(r, errStopping)
+		}
+	}
 	for {
 		select {
 		case r := <-w.inbox:
-			refuse(r, wire.Errorf(wire.CodeSupervisorShuttingDown, "the worker is shutting down"))
+			refuse(r, errStopping)
 		default:
 			return
 		}
 	}
 }
+
+var errStopping = wire.Errorf(wire.CodeSupervisorShuttingDown, "the worker is shutting down")
 
 // deliver hands what the keeper saw to the process's actor. It is called on the
 // client's reader and never blocks: a process has room for all it can be told.
@@ -298,6 +329,12 @@ func (w *Worker) runAside(own context.Context, r request, f func(context.Context
 	}
 	w.own.Go(func() { // ends with the answer, at the latest with own
 		defer func() { <-w.aside }()
+		defer func() {
+			if v := recover(); v != nil {
+				w.deps.log.Error("call failed", "verb", r.target.Verb, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				refuse(r, fmt.Errorf("panic: %v", v))
+			}
+		}()
 		ctx, cancel := context.WithTimeout(own, answerBy(r, 10*time.Second))
 		defer cancel()
 		f(ctx)

@@ -42,11 +42,11 @@ func TestNextIncarnationAdopts(t *testing.T) {
 	live := b.start(s, wire.Command{Text: "echo before; read x; echo after $x; exit 3", Stdin: wire.StdinPipe})
 	ended := b.run(s, "seq 5")
 	must[wire.Page](b)(ask[wire.Page](b, b.process(live.Process, "read"), &wire.Read{Version: wire.Version, ProcessRef: ref(live.Process), WaitMS: 5000}))
-	e := b.worker.e
+	e := b.e
 	b.stop(ErrLeave)
 	b.boot()
-	if b.worker.e <= e {
-		t.Errorf("incarnation %d after %d", b.worker.e, e)
+	if b.e <= e {
+		t.Errorf("incarnation %d after %d", b.e, e)
 	}
 	again := b.open(wire.Open{Name: "one"})
 	if again.ID != s.ID || again.Live != 1 || again.Retained != 1 {
