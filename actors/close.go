@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/limpet-sh/limpet/actors/keeper"
@@ -99,12 +100,7 @@ func (s *session) isLive(id string) bool {
 	if s.held[id] {
 		return false
 	}
-	for _, e := range s.ended {
-		if e == id {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(s.ended, id)
 }
 
 func (s *session) allRecorded() bool {

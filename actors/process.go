@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -321,7 +322,7 @@ func (p *process) record() *wire.ExecutionRecord {
 
 // note adds to the receipt what a person should know. Others may hold the old list.
 func (p *process) note(text string) {
-	p.receipt.Notes = append(p.receipt.Notes[:len(p.receipt.Notes):len(p.receipt.Notes)], text)
+	p.receipt.Notes = append(slices.Clip(p.receipt.Notes), text)
 }
 
 // move takes the table's next state; a refused pair is logged and changes nothing.

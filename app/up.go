@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/oklog/run"
@@ -152,8 +153,7 @@ func startHost(ctx context.Context, o UpOptions) (_ *host, err error) {
 		cfg.Dir, cfg.UnixSocket = o.State.Store(), o.State.Socket()
 	}
 	if h.server, err = embedded.Start(cfg); err != nil {
-		var locked *embedded.LockedError
-		if errors.As(err, &locked) {
+		if locked, ok := errors.AsType[*embedded.LockedError](err); ok {
 			return nil, fmt.Errorf("limpet is up already in %s (process %d); stop it first, or give another --state", o.State, locked.PID)
 		}
 		return nil, fmt.Errorf("start NATS: %w", err)
@@ -195,8 +195,8 @@ func (h *host) bus(role subjects.Role, name string) bus.Config {
 
 // close ends clients before the server, which they would try to reach again.
 func (h *host) close() {
-	for i := len(h.conns) - 1; i >= 0; i-- {
-		h.conns[i].Close()
+	for _, c := range slices.Backward(h.conns) {
+		c.Close()
 	}
 	if h.server != nil {
 		h.server.Close()

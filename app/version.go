@@ -8,11 +8,10 @@ func Version() string {
 	if !ok {
 		return "unknown"
 	}
-	v := b.Main.Version
 	for _, s := range b.Settings {
 		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			v += " " + s.Value[:12]
+			return b.Main.Version + " " + s.Value[:12]
 		}
 	}
-	return v
+	return b.Main.Version
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -32,8 +33,7 @@ type field struct {
 
 // fieldsOf lists the fields of a message with all inside them.
 func fieldsOf(prefix string, t reflect.Type) (all []field) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous && name == "" {
 			all = append(all, fieldsOf(prefix, f.Type)...)
@@ -157,9 +157,7 @@ var companions = map[string]map[string]any{
 // with gives message m with v at a path, by way of new maps and lists.
 func with(m map[string]any, path string, v any) map[string]any {
 	out := map[string]any{}
-	for k, x := range m {
-		out[k] = x
-	}
+	maps.Copy(out, m)
 	head, rest, nested := strings.Cut(path, ".")
 	name, isElem := strings.CutSuffix(head, "[0]")
 	if nested {
@@ -271,9 +269,7 @@ func (b *badLab) ask(t *testing.T, verb, contentType string, data []byte, header
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	h := bus.Header{}
-	for k, v := range header {
-		h[k] = v
-	}
+	maps.Copy(h, header)
 	if contentType != "" {
 		h[subjects.HeaderContentType] = []string{contentType}
 	}
@@ -350,9 +346,7 @@ func (b *badLab) wrongly(verb string, f field, w wrong) (map[string]any, bool) {
 	}
 	if parent, name := f.path[:strings.LastIndexByte(f.path, '.')+1], f.path[strings.LastIndexByte(f.path, '.')+1:]; companions[f.path] != nil {
 		inner := map[string]any{name: w.value}
-		for k, v := range companions[f.path] {
-			inner[k] = v
-		}
+		maps.Copy(inner, companions[f.path])
 		return with(m, strings.TrimSuffix(parent, "."), inner), true
 	}
 	if x, ok := w.value.(map[string]any); ok && f.path == "command" && len(x) == 1 { // keep it complete

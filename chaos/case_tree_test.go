@@ -341,7 +341,7 @@ func ownedBy(pid int, uid uint32) bool {
 // startAsNobody brings a host up as a user without rights, in a throwaway directory.
 func startAsNobody(t *testing.T) (*Lab, string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "limpet-nobody")
+	dir, err := os.MkdirTemp("", "limpet-nobody") //nolint:usetesting // t.TempDir may not be entered by others
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,6 @@ type Lab struct {
 	State  app.State
 	Client *client.Client
 	up     *exec.Cmd
-	errs   *os.File
 
 	program string              // that plays the roles; this one when empty
 	user    *syscall.Credential // that it is up as; this one when nil

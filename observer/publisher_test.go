@@ -3,6 +3,7 @@ package observer_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -152,7 +153,7 @@ func TestOneEachThroughRestart(t *testing.T) {
 		}
 		return nil
 	})
-	if err != errDone {
+	if !errors.Is(err, errDone) {
 		t.Fatalf("after %d of %d: %v", n, 2*processes, err)
 	}
 	for id, ph := range got {

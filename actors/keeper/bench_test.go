@@ -2,10 +2,11 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
-	"sort"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func BenchmarkPump(b *testing.B) {
 			got, err = out.Read(buf)
 			n += int64(got)
 		}
-		if err != io.EOF || n != size {
+		if !errors.Is(err, io.EOF) || n != size {
 			b.Fatal(err, n)
 		}
 		_ = cmd.Wait()
@@ -201,6 +202,6 @@ func median(d []time.Duration) time.Duration { return at(d, 50) }
 
 func at(d []time.Duration, percent int) time.Duration {
 	s := append([]time.Duration(nil), d...)
-	sort.Slice(s, func(i, j int) bool { return s[i] < s[j] })
+	slices.Sort(s)
 	return s[min(len(s)-1, len(s)*percent/100)]
 }

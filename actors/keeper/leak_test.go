@@ -30,7 +30,7 @@ func usageOf(t testing.TB, pid int) (u usage) {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
 		b, _ := os.ReadFile(list)
-		for _, child := range strings.Fields(string(b)) {
+		for child := range strings.FieldsSeq(string(b)) {
 			u.children++
 			if n, _ := strconv.Atoi(child); !alive(n) {
 				u.zombies++

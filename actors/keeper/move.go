@@ -210,7 +210,7 @@ func (u *pump) splice(fd int) (int, error) {
 // spliceTerminal does the same for a terminal, by way of the pipe between. What an
 // earlier worker left in that pipe comes first.
 func (u *pump) spliceTerminal(fd int) (int, error) {
-	if n, err := u.splice(u.between[0]); n > 0 || (err != nil && err != unix.EAGAIN) {
+	if n, err := u.splice(u.between[0]); n > 0 || (err != nil && !errors.Is(err, unix.EAGAIN)) {
 		return n, err
 	}
 	for {

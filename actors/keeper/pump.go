@@ -225,7 +225,7 @@ func (u *pump) run(ctx context.Context, file *os.File, stream wire.Stream) {
 	waitErr := raw.Read(func(fd uintptr) bool {
 		for ctx.Err() == nil {
 			n, err := u.step(ctx, int(fd), stream)
-			if err == unix.EAGAIN {
+			if errors.Is(err, unix.EAGAIN) {
 				return false // wait in the netpoller
 			}
 			if err != nil {
@@ -258,7 +258,7 @@ func (u *pump) step(ctx context.Context, fd int, stream wire.Stream) (int, error
 		u.process.slot.index(stream, n, time.Now(), false)
 		err = u.handOver()
 	}
-	if err != nil && err != unix.EAGAIN {
+	if err != nil && !errors.Is(err, unix.EAGAIN) {
 		u.fail(err)
 	}
 	return n, err

@@ -2,6 +2,7 @@ package output
 
 import (
 	"bytes"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/limpet-sh/limpet/subjects/wire"
@@ -179,15 +180,15 @@ func headLines(g []seg, limit, lines int) []seg {
 // tailLines gives the longest suffix of whole lines within the limits.
 func tailLines(g []seg, limit, lines int) []seg {
 	n, size, count := len(g), 0, 0
-	for i := len(g) - 1; i >= 0; i-- {
-		size += len(g[i].text)
-		if g[i].eol || i == len(g)-1 {
+	for i, v := range slices.Backward(g) {
+		size += len(v.text)
+		if v.eol || i == len(g)-1 {
 			count++
 		}
 		if size > limit || lines > 0 && count > lines {
 			break
 		}
-		if g[i].bol {
+		if v.bol {
 			n = i
 		}
 	}
@@ -217,9 +218,9 @@ func headBytes(g []seg, limit int) []seg {
 
 // tailBytes gives the last bytes, starting between two characters.
 func tailBytes(g []seg, limit int) []seg {
-	for i := len(g) - 1; i >= 0; i-- {
-		if len(g[i].text) > limit {
-			p := g[i]
+	for i, v := range slices.Backward(g) {
+		if len(v.text) > limit {
+			p := v
 			n := len(p.text) - limit
 			for n < len(p.text) && !utf8.RuneStart(p.text[n]) {
 				n++
@@ -228,7 +229,7 @@ func tailBytes(g []seg, limit int) []seg {
 			p.raw = min(p.raw, int64(len(p.text)))
 			return append([]seg{p}, g[i+1:]...)
 		}
-		limit -= len(g[i].text)
+		limit -= len(v.text)
 	}
 	return g
 }

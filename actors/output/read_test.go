@@ -16,8 +16,6 @@ func fieldOf(err error) string {
 	return ""
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func TestCheckReadNamesTheField(t *testing.T) {
 	l, w := newLog(t, Config{})
 	w.write(wire.Stdout, "12345")
@@ -26,16 +24,16 @@ func TestCheckReadNamesTheField(t *testing.T) {
 		code  wire.Code
 		r     wire.Read
 	}{
-		{"offset", wire.CodeInvalidArguments, wire.Read{Cursor: ptr[int64](0), Offset: ptr[int64](0)}},
-		{"cursor", wire.CodeInvalidArguments, wire.Read{Cursor: ptr[int64](-1)}},
-		{"offset", wire.CodeInvalidArguments, wire.Read{Offset: ptr[int64](-1)}},
+		{"offset", wire.CodeInvalidArguments, wire.Read{Cursor: new(int64(0)), Offset: new(int64(0))}},
+		{"cursor", wire.CodeInvalidArguments, wire.Read{Cursor: new(int64(-1))}},
+		{"offset", wire.CodeInvalidArguments, wire.Read{Offset: new(int64(-1))}},
 		{"max_bytes", wire.CodeInvalidArguments, wire.Read{MaxBytes: MinPage - 1}},
 		{"max_bytes", wire.CodeInvalidArguments, wire.Read{MaxBytes: MaxPage + 1}},
 		{"wait_ms", wire.CodeInvalidArguments, wire.Read{WaitMS: -1}},
 		{"view", wire.CodeInvalidArguments, wire.Read{View: "screen"}},
 		{"stream", wire.CodeInvalidArguments, wire.Read{Stream: "stdin"}},
-		{"cursor", wire.CodeCursorAhead, wire.Read{Cursor: ptr[int64](2)}},
-		{"offset", wire.CodeCursorAhead, wire.Read{Offset: ptr[int64](6)}},
+		{"cursor", wire.CodeCursorAhead, wire.Read{Cursor: new(int64(2))}},
+		{"offset", wire.CodeCursorAhead, wire.Read{Offset: new(int64(6))}},
 	} {
 		for _, check := range []func() error{
 			func() error { return l.Check(c.r) },
@@ -47,11 +45,11 @@ func TestCheckReadNamesTheField(t *testing.T) {
 			}
 		}
 	}
-	_, err := l.Read(wire.Read{Cursor: ptr[int64](2)}, State{})
+	_, err := l.Read(wire.Read{Cursor: new(int64(2))}, State{})
 	if e, _ := errors.AsType[*wire.Error](err); e.Details["latest_cursor"] != int64(1) || e.Details["total_bytes"] != int64(5) {
 		t.Errorf("details %v", e.Details)
 	}
-	if err := l.Check(wire.Read{Cursor: ptr[int64](1)}); err != nil {
+	if err := l.Check(wire.Read{Cursor: new(int64(1))}); err != nil {
 		t.Errorf("a cursor at the end: %v", err)
 	}
 }
@@ -74,12 +72,12 @@ func TestPolling(t *testing.T) { // OUT 47
 	if got.String() != "L1\nL2\nL3\nL4\n" {
 		t.Errorf("got %q", got.String())
 	}
-	p, _ := l.Read(wire.Read{Cursor: ptr[int64](1)}, State{})
+	p, _ := l.Read(wire.Read{Cursor: new(int64(1))}, State{})
 	if texts(p.Chunks) != "L2\nL3\nL4\n" {
 		t.Errorf("again %q", texts(p.Chunks))
 	}
 	l.Close(true, "")
-	p, _ = l.Read(wire.Read{Cursor: &cursor}, State{State: wire.StateCompleted, ExitCode: ptr(0)})
+	p, _ = l.Read(wire.Read{Cursor: &cursor}, State{State: wire.StateCompleted, ExitCode: new(0)})
 	if !p.End || len(p.Chunks) != 0 || *p.ExitCode != 0 || !p.Output.Complete {
 		t.Errorf("end %+v", p)
 	}
@@ -115,7 +113,7 @@ func TestOffsetInsideACharacter(t *testing.T) {
 	l, w := newLog(t, Config{})
 	w.write(wire.Stdout, "a語b")
 	for at, want := range []string{"a語b", "語b", "語b", "語b", "b", ""} {
-		p, err := l.Read(wire.Read{Offset: ptr(int64(at))}, State{})
+		p, err := l.Read(wire.Read{Offset: new(int64(at))}, State{})
 		if err != nil || texts(p.Chunks) != want {
 			t.Errorf("offset %d: %q %v", at, texts(p.Chunks), err)
 		}
@@ -128,7 +126,7 @@ func TestExpiredCursor(t *testing.T) {
 		w.chunk(wire.Stdout, strings.Repeat("x", 100))
 	}
 	st := l.Stats()
-	for _, r := range []wire.Read{{Cursor: ptr[int64](3)}, {Offset: ptr[int64](350)}, {}} {
+	for _, r := range []wire.Read{{Cursor: new(int64(3))}, {Offset: new(int64(350))}, {}} {
 		p, err := l.Read(r, State{})
 		if err != nil {
 			t.Fatal(err)
@@ -178,7 +176,7 @@ func TestPageBounds(t *testing.T) {
 	for range 10 {
 		w.chunk(wire.Stdout, strings.Repeat("y", MaxChunk))
 	}
-	p, _ = l.Read(wire.Read{Cursor: ptr[int64](3000), MaxBytes: 10_000}, State{})
+	p, _ = l.Read(wire.Read{Cursor: new(int64(3000)), MaxBytes: 10_000}, State{})
 	if len(p.Chunks) != 2 || p.NextCursor != 3002 {
 		t.Errorf("%d chunks, next %d", len(p.Chunks), p.NextCursor)
 	}

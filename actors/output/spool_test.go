@@ -63,7 +63,7 @@ func TestSpoolStaysUnderItsCap(t *testing.T) { // RES 115, RES 117
 	if err != nil || len(p.Gaps) != 0 || p.Chunks[0].Text != yes {
 		t.Errorf("head: %v", err)
 	}
-	if p, err = l.Read(wire.Read{Cursor: ptr(st.LatestCursor - 1)}, State{}); err != nil || p.Chunks[0].Text != yes {
+	if p, err = l.Read(wire.Read{Cursor: new(st.LatestCursor - 1)}, State{}); err != nil || p.Chunks[0].Text != yes {
 		t.Errorf("tail: %v", err)
 	}
 }

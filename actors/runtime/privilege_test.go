@@ -83,7 +83,7 @@ func superviseRoot(root string) (refusal, error) {
 // TestRefused is case 22: a member that may not be signalled is named, and not gone.
 func TestRefused(t *testing.T) {
 	need(t, "root", os.Getuid() == 0, "making a set-uid program takes root")
-	dir, err := os.MkdirTemp("/var/tmp", "runtime-") // t.TempDir may not be entered by others
+	dir, err := os.MkdirTemp("/var/tmp", "runtime-") //nolint:usetesting // t.TempDir may not be entered by others
 	if err != nil {
 		t.Fatal(err)
 	}

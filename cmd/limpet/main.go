@@ -100,8 +100,7 @@ func exitCode(err error) int {
 
 // message is an error for a person: our own errors without their code's brackets.
 func message(err error) string {
-	var e *wire.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e.Message + " [" + string(e.Code) + "]"
 	}
 	return err.Error()

@@ -60,7 +60,7 @@ func setup(e *testscript.Env) error {
 	e.Setenv("HOME", e.WorkDir)
 	e.Setenv("LANG", "C.UTF-8")
 	e.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // a second for each command otherwise
-	e.Defer(func() { // a script that failed may leave them
+	e.Defer(func() {                                             // a script that failed may leave them
 		for _, part := range []string{"worker", "keeper"} {
 			if pid := partPID(state, part); pid > 0 && alive(pid) {
 				_ = syscall.Kill(pid, syscall.SIGKILL)

@@ -203,11 +203,11 @@ func ackSeq(data []byte) (uint64, error) {
 // than everything else an append does here.
 func plainSeq(data []byte) (seq uint64, ok bool) {
 	const key = `"seq":`
-	i := bytes.Index(data, []byte(key))
-	if i < 0 || bytes.Contains(data, []byte(`"error"`)) {
+	_, after, ok := bytes.Cut(data, []byte(key))
+	if !ok || bytes.Contains(data, []byte(`"error"`)) {
 		return 0, false
 	}
-	for n, b := range data[i+len(key):] {
+	for n, b := range after {
 		switch {
 		case b >= '0' && b <= '9' && n < 19:
 			seq = seq*10 + uint64(b-'0')

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"maps"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -65,8 +66,6 @@ func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byt
 // merged returns the slot's own header map, filled with h.
 func (s *slot) merged(h Header) nats.Header {
 	clear(s.header)
-	for k, v := range h {
-		s.header[k] = v
-	}
+	maps.Copy(s.header, h)
 	return s.header
 }

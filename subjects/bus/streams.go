@@ -32,6 +32,7 @@ func (o *StreamOptions) validate() error {
 		o.Replicas = 1
 	}
 	if o.Replicas < 1 || o.Replicas > 5 || o.Replicas%2 == 0 {
+		//lint:ignore ST1005 it begins with the name of a field
 		return fmt.Errorf("Replicas: %d is not 1, 3 or 5", o.Replicas)
 	}
 	file, memory := int64(4<<30), int64(128<<20)

@@ -16,7 +16,7 @@ var worked = Command{
 	Env:       []EnvVar{{Name: "OUT", Value: "x.txt"}, {Name: "EMPTY"}},
 	TTY:       &WindowSize{},
 	TimeoutMS: 30_000,
-	Umask:     ptr(0),
+	Umask:     new(0),
 	Labels:    map[string]string{"b": "2", "a": "é"},
 	Input:     []byte("hi\n"),
 }
@@ -133,7 +133,7 @@ func TestCommandsThatMustDiffer(t *testing.T) {
 		"no terminal":          {Text: "x"},
 		"default terminal":     {Text: "x", TTY: &WindowSize{}},
 		"sized terminal":       {Text: "x", TTY: &WindowSize{Rows: 24, Cols: 80}},
-		"umask 0":              {Text: "x", Umask: ptr(0)},
+		"umask 0":              {Text: "x", Umask: new(0)},
 		"env order":            {Text: "x", Env: []EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}},
 		"env order reversed":   {Text: "x", Env: []EnvVar{{Name: "A", Value: "2"}, {Name: "A", Value: "1"}}},
 		"value in name":        {Text: "x", Env: []EnvVar{{Name: "A1"}}},

@@ -45,8 +45,8 @@ func fill(v reflect.Value, n *int) {
 			v.Set(reflect.ValueOf(time.Date(2026, 1, 2, 3, 4, 5, *n*1000, time.UTC)))
 			return
 		}
-		for i := range v.NumField() {
-			fill(v.Field(i), n)
+		for _, field := range v.Fields() {
+			fill(field, n)
 		}
 	case reflect.String:
 		v.SetString("s" + string(rune('a'+*n%26)) + "<&é")

@@ -216,7 +216,7 @@ func (s *msgpackScan) number(t token, sh *shape) *Error {
 	if t.kind != kindInt {
 		return s.wrong(t.String(), sh.kind)
 	}
-	fits := true
+	var fits bool
 	switch {
 	case sh.kind == kindUint:
 		fits = !t.negative && (sh.bits == 64 || t.num>>sh.bits == 0)

@@ -9,8 +9,6 @@ import (
 	"github.com/limpet-sh/limpet/subjects"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 var (
 	session = SessionRef{Session: "s"}
 	process = ProcessRef{Process: "p"}
@@ -42,22 +40,22 @@ func TestGoodRequestsPass(t *testing.T) {
 		"longest description": start(Command{Text: "true", Description: strings.Repeat("語", MaxDescription)}),
 		"edges": start(Command{
 			Text: "true", Shell: "/bin/dash", Cwd: "/tmp", TimeoutMS: MaxTimeoutMS, IdleTimeoutMS: MaxTimeoutMS, GraceMS: MaxGraceMS,
-			Umask: ptr(0o777), Leftovers: LeftoversKeep, Confinement: ConfinementNone, Input: make([]byte, MaxInputBytes),
+			Umask: new(0o777), Leftovers: LeftoversKeep, Confinement: ConfinementNone, Input: make([]byte, MaxInputBytes),
 			Output: &OutputLimits{WindowBytes: 4096, SpoolBytes: 2 << 30, HeadBytes: -1}, Limits: &Limits{MemoryBytes: MaxWhole},
 		}),
 		"run":       &Run{SessionRef: session, Command: Command{Text: "true"}, YieldMS: 5, OnTimeout: OnTimeoutDetach, Render: Render{Shape: ShapeTail, MaxBytes: 1024, View: ViewText}},
 		"prepare":   &Prepare{SessionRef: session, Command: Command{Text: "true"}},
 		"cancel":    &Cancel{SessionRef: session, ExecutionID: "e"},
-		"read":      &Read{ProcessRef: process, Cursor: ptr(int64(0)), MaxBytes: 4096, View: ViewBase64, WaitMS: 60_000, Stream: "stderr"},
+		"read":      &Read{ProcessRef: process, Cursor: new(int64(0)), MaxBytes: 4096, View: ViewBase64, WaitMS: 60_000, Stream: "stderr"},
 		"wait":      &Wait{ProcessRef: process, For: "exit", WaitMS: 600_000},
 		"status":    &Status{ProcessRef: process},
-		"write":     &Write{ProcessRef: process, Data: make([]byte, MaxInputBytes), Offset: ptr(int64(0)), Read: &Read{}},
+		"write":     &Write{ProcessRef: process, Data: make([]byte, MaxInputBytes), Offset: new(int64(0)), Read: &Read{}},
 		"only end":  &Write{ProcessRef: process, Close: true},
 		"NUL typed": &Write{ProcessRef: process, Text: "\x00"},
 		"close":     &CloseStdin{ProcessRef: process},
 		"resize":    &Resize{ProcessRef: process, WindowSize: WindowSize{1, 65535}},
 		"signal":    &Signal{ProcessRef: process, Signal: "usr1"},
-		"terminate": &Terminate{ProcessRef: process, Mode: "interrupt", GraceMS: ptr(int64(0)), By: "the user"},
+		"terminate": &Terminate{ProcessRef: process, Mode: "interrupt", GraceMS: new(int64(0)), By: "the user"},
 	} {
 		if err := r.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -133,8 +131,8 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 		"grace":                    {run(func(c *Command) { c.GraceMS = 60_001 }), "command.grace_ms", "60,000"},
 		"limits":                   {run(func(c *Command) { c.Limits = &Limits{OpenFiles: -1} }), "command.limits.open_files", "0.."},
 		"limit beyond JSON":        {run(func(c *Command) { c.Limits = &Limits{MemoryBytes: MaxWhole + 1} }), "command.limits.memory_bytes", "9,007,199,254,740,991"},
-		"umask":                    {run(func(c *Command) { c.Umask = ptr(0o1000) }), "command.umask", "octal"},
-		"umask negative":           {run(func(c *Command) { c.Umask = ptr(-1) }), "command.umask", "octal"},
+		"umask":                    {run(func(c *Command) { c.Umask = new(0o1000) }), "command.umask", "octal"},
+		"umask negative":           {run(func(c *Command) { c.Umask = new(-1) }), "command.umask", "octal"},
 		"leftovers":                {run(func(c *Command) { c.Leftovers = "kil" }), "command.leftovers", "did you mean kill"},
 		"window":                   {run(func(c *Command) { c.Output = &OutputLimits{WindowBytes: 1} }), "command.output.window_bytes", "4,096"},
 		"spool":                    {run(func(c *Command) { c.Output = &OutputLimits{SpoolBytes: -2} }), "command.output.spool_bytes", "-2"},
@@ -154,9 +152,9 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 		"render bytes":             {&Run{SessionRef: session, Command: Command{Text: "true"}, Render: Render{MaxBytes: 1}}, "render.max_bytes", "1,024"},
 		"render lines":             {&Run{SessionRef: session, Command: Command{Text: "true"}, Render: Render{MaxLines: -1}}, "render.max_lines", "0.."},
 		"render view":              {&Run{SessionRef: session, Command: Command{Text: "true"}, Render: Render{View: "raw"}}, "render.view", "text, safe"},
-		"cursor":                   {&Read{ProcessRef: process, Cursor: ptr(int64(-1))}, "cursor", "0.."},
-		"offset":                   {&Read{ProcessRef: process, Offset: ptr(int64(-1))}, "offset", "0.."},
-		"cursor and offset":        {&Read{ProcessRef: process, Cursor: ptr(int64(1)), Offset: ptr(int64(1))}, "offset", "one of both"},
+		"cursor":                   {&Read{ProcessRef: process, Cursor: new(int64(-1))}, "cursor", "0.."},
+		"offset":                   {&Read{ProcessRef: process, Offset: new(int64(-1))}, "offset", "0.."},
+		"cursor and offset":        {&Read{ProcessRef: process, Cursor: new(int64(1)), Offset: new(int64(1))}, "offset", "one of both"},
 		"page small":               {&Read{ProcessRef: process, MaxBytes: 4095}, "max_bytes", "4,096..100,000"},
 		"page large":               {&Read{ProcessRef: process, MaxBytes: 100_001}, "max_bytes", "4,096..100,000"},
 		"view":                     {&Read{ProcessRef: process, View: "screen"}, "view", "text, safe, base64"},
@@ -169,8 +167,8 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 		"write both":               {&Write{ProcessRef: process, Data: []byte("a"), Text: "a"}, "text", "one of both"},
 		"write 4 MiB":              {&Write{ProcessRef: process, Data: make([]byte, 4<<20)}, "data", "65,536"},
 		"write long text":          {&Write{ProcessRef: process, Text: long}, "text", "65,536"},
-		"write offset":             {&Write{ProcessRef: process, Text: "a", Offset: ptr(int64(-1))}, "offset", "0.."},
-		"write, bad read":          {&Write{ProcessRef: process, Text: "a", Read: &Read{Cursor: ptr(int64(-1))}}, "read.cursor", "0.."},
+		"write offset":             {&Write{ProcessRef: process, Text: "a", Offset: new(int64(-1))}, "offset", "0.."},
+		"write, bad read":          {&Write{ProcessRef: process, Text: "a", Read: &Read{Cursor: new(int64(-1))}}, "read.cursor", "0.."},
 		"write, other process":     {&Write{ProcessRef: process, Text: "a", Read: &Read{ProcessRef: ProcessRef{"q"}}}, "read.process", "leave it out"},
 		"write, read version":      {&Write{ProcessRef: process, Text: "a", Read: &Read{Version: 2}}, "read.version", "speaks 1"},
 		"resize rows":              {&Resize{ProcessRef: process, WindowSize: WindowSize{0, 80}}, "rows", "1..65,535"},
@@ -179,7 +177,7 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 		"signal unknown":           {&Signal{ProcessRef: process, Signal: "STOPP"}, "signal", "not a signal"},
 		"signal 65":                {&Signal{ProcessRef: process, Signal: "65"}, "signal", "1..64"},
 		"mode":                     {&Terminate{ProcessRef: process, Mode: "stop"}, "mode", "terminate, kill, interrupt"},
-		"terminate grace":          {&Terminate{ProcessRef: process, GraceMS: ptr(int64(-1))}, "grace_ms", "0.."},
+		"terminate grace":          {&Terminate{ProcessRef: process, GraceMS: new(int64(-1))}, "grace_ms", "0.."},
 		"by":                       {&Terminate{ProcessRef: process, By: long[:129]}, "by", "128"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -91,10 +91,12 @@ func (c *Config) validate() error {
 		c.MaxStore = 1 << 40
 	}
 	if c.MaxUnix < 0 || c.MaxMemory < 0 || c.MaxStore < 0 {
+		//lint:ignore ST1005 it begins with the name of a field
 		return errors.New("MaxUnix, MaxMemory and MaxStore must not be negative")
 	}
 	if c.Cluster != nil && c.Listen == "" {
 		// The server opens its port for routes only after that for clients.
+		//lint:ignore ST1005 it begins with the name of a field
 		return errors.New("Listen: a server of a cluster needs an address")
 	}
 	if c.SyncInterval == 0 {

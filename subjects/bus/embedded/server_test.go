@@ -167,7 +167,7 @@ func TestUnixSocketIsOurs(t *testing.T) {
 		}
 		t.Skip("needs root, to become another user")
 	}
-	dir, err := os.MkdirTemp("/tmp", "limpet-test-")
+	dir, err := os.MkdirTemp("/tmp", "limpet-test-") //nolint:usetesting // t.TempDir may not be entered by others
 	if err != nil {
 		t.Fatal(err)
 	}
