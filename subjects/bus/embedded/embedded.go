@@ -91,7 +91,6 @@ func (c *Config) validate() error {
 		c.MaxStore = 1 << 40
 	}
 	if c.MaxUnix < 0 || c.MaxMemory < 0 || c.MaxStore < 0 {
-		//lint:ignore ST1005 it begins with the name of a field
 		return errors.New("MaxUnix, MaxMemory and MaxStore must not be negative")
 	}
 	if c.Cluster != nil && c.Listen == "" {
@@ -114,6 +113,7 @@ func (c *Config) validate() error {
 		c.Root = subjects.Default()
 	}
 	if len(c.Secret) != 0 && len(c.Secret) < 16 {
+		//lint:ignore ST1005 it begins with the name of a field
 		return errors.New("Secret: fewer than 16 bytes")
 	}
 	if c.Logger == nil {
