@@ -112,6 +112,12 @@ func (f *follower) run(ctx context.Context, live string, fromStart bool) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case m := <-backlog:
+			if now := f.losses(sub); now != lossesBefore && f.conn.Connected() { // m may be behind what was lost
+				lossesBefore = now
+				if err := f.replay(ctx); err != nil {
+					return err
+				}
+			}
 			seq, _ := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64) // 0: live only
 			if err := f.deliver(seq, m.Data); err != nil {
 				return err
@@ -132,7 +138,7 @@ func (f *follower) run(ctx context.Context, live string, fromStart bool) error {
 
 // losses changes when live messages may have been missed.
 func (f *follower) losses(sub *bus.Subscription) int64 {
-	return f.conn.Losses().Outages + sub.Dropped()
+	return int64(f.conn.Stats().Reconnects) + sub.Dropped()
 }
 
 // skip begins behind what is stored.

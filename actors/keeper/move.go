@@ -52,10 +52,10 @@ func (u *pump) recover() error {
 		return nil
 	case at == u.capacity() && committed == 0: // killed at the end of the ring
 		return nil
-	case at < committed || at-committed > readBytes || s.room() < readEntries:
-		return fmt.Errorf("journal is at %d and its index at %d", at, committed)
 	case at == committed:
 		return nil
+	case at < committed || at-committed > readBytes || s.room() < readEntries:
+		return fmt.Errorf("journal is at %d and its index at %d", at, committed)
 	}
 	stream := wire.Stream(s.word(wordIntent).Load())
 	unknown := stream != wire.Stdout && stream != wire.Stderr

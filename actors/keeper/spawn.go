@@ -37,6 +37,12 @@ func (s *session) spawn(f frame) {
 	fds := c.descriptors(&info)
 	s.reply(f.id, info, fds, nil)
 	k.work.Go(func() { k.watch(c) }) // ends with the command
+	k.mu.Lock()
+	closing := k.closing
+	k.mu.Unlock()
+	if closing { // stopAll may have looked before start put c in the list
+		_ = k.stop(c, wire.ReasonWorkerLost, Kill, 0)
+	}
 }
 
 func (r *spawnRequest) validate() error {

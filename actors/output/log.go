@@ -68,6 +68,7 @@ type Log struct {
 	errText  string
 	removed  bool
 	evicted  int64 // the raw offset of the last trim without a spool
+	evictedAt int64 // and its chunk
 	recovery Recovery
 }
 

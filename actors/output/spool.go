@@ -99,11 +99,11 @@ func (l *Log) lose(from, to int64, reason string) {
 // trim tells the journal what is not needed any more. guarded by disk.
 func (l *Log) trim() {
 	l.mu.Lock()
-	raw := l.total
+	raw, at := l.total, l.next
 	if len(l.blocks) > 0 {
-		raw = l.blocks[0].kept.raw
+		raw, at = l.blocks[0].kept.raw, l.blocks[0].kept.first
 	}
-	l.evicted = raw
+	l.evicted, l.evictedAt = raw, at
 	l.mu.Unlock()
 	if raw > l.trimmed {
 		l.trimmed = raw

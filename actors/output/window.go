@@ -103,5 +103,6 @@ func (l *Log) evict() bool {
 			l.pop()
 		}
 	}
-	return len(l.blocks) > 0 && l.blocks[0].kept.raw-l.evicted >= step
+	return len(l.blocks) > 0 &&
+		(l.blocks[0].kept.raw-l.evicted >= step || l.blocks[0].kept.first-l.evictedAt >= WindowChunks/4)
 }

@@ -130,7 +130,7 @@ func removeStale(where string, log *slog.Logger) {
 		if !ok || !e.IsDir() {
 			continue
 		}
-		if st, err := readStat(pid); err == nil && st.start == start {
+		if st, err := readStat(pid); err == nil && st.start == start && st.live() {
 			continue
 		}
 		full := filepath.Join(where, e.Name())
