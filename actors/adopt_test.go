@@ -1,8 +1,6 @@
 package actors
 
 import (
-	"context"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/limpet-sh/limpet/actors/keeper"
 	"github.com/limpet-sh/limpet/observer"
 	"github.com/limpet-sh/limpet/subjects"
 	"github.com/limpet-sh/limpet/subjects/wire"
@@ -272,66 +269,6 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 	}
 }
 
-// An exit that comes between the adoption of a process and the start of its actor is
-// not missed.
-func TestAnExitDuringTheAdoption(t *testing.T) {
-	b := newBench(t, nil)
-	s := b.open(wire.Open{Name: "one"})
-	path, wait := flag(t)
-	r := b.start(s, wire.Command{Text: wait + "exit 4"})
-	b.stop(ErrLeave)
-
-	w, err := New(Config{
-		Name: "w1", Dir: b.dir, Control: b.connect(subjects.RoleWorker, "w1"), Events: b.connect(subjects.RoleWorker, "w1"), Cwd: b.cwd, Logger: b.log,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := keeper.Dial(t.Context(), b.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = client.Close() }()
-	if w.e, err = w.reg.Boot(t.Context(), wire.BootRecord{Version: wire.Version, Worker: "w1", MinIncarnation: client.LastIncarnation() + 1}); err != nil {
-		t.Fatal(err)
-	}
-	pub, err := observer.New(w.cfg.Events, "w1", w.e, observer.Config{Logger: b.log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = pub.Close(context.Background()) }()
-	own, cancel := context.WithCancel(t.Context())
-	defer w.own.Wait()
-	defer cancel()
-	w.wire(own, client, pub, slog.Default())
-	held, err := client.Attach(t.Context(), w.e, w.deliver)
-	if err != nil || len(held) != 1 {
-		t.Fatalf("%d held, %v", len(held), err)
-	}
-	a := newAdoption(w)
-	if err := a.adoptSessions(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.adoptProcess(t.Context(), held[0]); err != nil {
-		t.Fatal(err)
-	}
-	raise(t, path)
-	for held[0].Exited() == nil {
-		time.Sleep(5 * time.Millisecond)
-	}
-	a.start()
-	p := w.deps.dir.process(tenant, r.Process)
-	select {
-	case <-p.ended:
-	case <-time.After(10 * time.Second):
-		t.Error("the exit was missed")
-	}
-	if got := p.seen(); got.ExitCode == nil || *got.ExitCode != 4 {
-		t.Errorf("%+v", got)
-	}
-	w.shutdown(false)
-}
-
 // Evicted outputs do not come back empty, retained ones do, and nothing else is on disk.
 func TestAdoptionKeepsToTheLimit(t *testing.T) {
 	b := newBench(t, nil)
@@ -378,6 +315,14 @@ func TestAdoptionKeepsToTheLimit(t *testing.T) {
 	check("after")
 	if _, err := os.Stat(filepath.Dir(stray)); !os.IsNotExist(err) {
 		t.Errorf("nobody's output is still there: %v", err)
+	}
+	b.stop(ErrLeave)
+	if err := os.RemoveAll(filepath.Join(b.dir, "spool", s.ID, ids[3])); err != nil {
+		t.Fatal(err)
+	}
+	b.boot()
+	if page, err := ask[wire.Page](b, b.process(ids[3], "read"), &wire.Read{Version: wire.Version, ProcessRef: ref(ids[3])}); public(err).Code != wire.CodeExpired {
+		t.Errorf("an output that is gone is read as %+v, %v", page, err)
 	}
 	must[wire.Session](b)(ask[wire.Session](b, b.session(s, "close"), &wire.CloseSession{Version: wire.Version, SessionRef: wire.SessionRef{Session: s.ID}}))
 	if left, _ := os.ReadDir(filepath.Join(b.dir, "spool")); len(left) != 0 {

@@ -25,8 +25,13 @@ func TestSealPatience(t *testing.T) {
 				synctest.Wait()
 				w.store.set(away)
 				c := w.keeper.only()
-				c.exits(keeper.Exited{Gone: true})
 				c.close()
+				synctest.Wait()
+				c.exits(keeper.Exited{Gone: true})
+				synctest.Wait()
+				if now := take[wire.Receipt](w.sendTo(c.id, "status", &wire.Status{Version: wire.Version, ProcessRef: ref(c.id)})); now.State != wire.StateRunning || now.ExitCode == nil {
+					t.Errorf("before the record is tried: %+v", now)
+				}
 				res := take[wire.Result](run)
 				wantTime(t, "answered", w.after(), sealPatience)
 				if res.Receipt.State != wire.StateCompleted || len(res.Receipt.Notes) == 0 || !strings.Contains(res.Receipt.Notes[0], "still to be written") {

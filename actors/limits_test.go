@@ -86,8 +86,10 @@ func TestAnUnprovenTreeIsGivenUpAfterTheGrace(t *testing.T) {
 			call := w.sendTo(r.Process, "terminate", &wire.Terminate{Version: wire.Version, ProcessRef: ref(r.Process), GraceMS: &ms, By: "me"})
 			synctest.Wait()
 			c.exits(keeper.Exited{Left: 1, Cause: wire.ReasonCancel, Code: 143}) // and a leftover ignores TERM
+			time.Sleep(time.Second)
+			c.close()
 			end := w.waitFor(r.Process)
-			wantTime(t, "given up", w.after(), drainLimit+grace+goneLimit+collectLimit)
+			wantTime(t, "given up", w.after(), time.Second+grace+goneLimit)
 			wantEnd(t, end, wire.StateFailed, wire.ReasonCancel)
 			if end.Error == nil || end.Error.Code != wire.CodeTeardownFailed || end.TreeGone || end.CancelRequestedBy != "me" {
 				t.Errorf("%+v", end)

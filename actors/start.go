@@ -222,7 +222,7 @@ func (p *process) refused(r report) bool {
 	p.failure = public(r.err)
 	halted := errors.Is(r.err, errHalted)
 	if halted {
-		p.failure = errCancelled(p.execution)
+		p.failure = haltedBy(p.stopping.cause, p.execution)
 	}
 	p.rev, p.addressRev, p.child, p.out = r.rev, r.addressRev, r.child, r.out
 	if p.out == nil {
@@ -255,6 +255,17 @@ func (p *process) refused(r report) bool {
 	p.out.Close(true, "")
 	p.conclude(false)
 	return true
+}
+
+// haltedBy is the answer to a start that was stopped before the fork.
+func haltedBy(cause wire.Reason, execution string) *wire.Error {
+	switch cause {
+	case wire.ReasonCancel:
+		return errCancelled(execution)
+	case wire.ReasonSessionClosed:
+		return wire.Errorf(wire.CodeSessionClosed, "the session has ended before execution %s was started; nothing was started", execution)
+	}
+	return errCrashed
 }
 
 // handOver answers a request of a start that lost to another holder of the id: that

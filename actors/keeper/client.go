@@ -128,7 +128,7 @@ func (c *Client) Close() error {
 		p.output.stop(errClosed)
 	}
 	c.pumping.Wait()
-	if c.arena != nil {
+	if c.deliver.Load() != nil { // attached, or an Attach was cut off that the keeper may have taken
 		// Awaited, so that the next worker cannot come before it. A keeper that is gone
 		// is as good.
 		ctx, cancel := context.WithTimeout(context.Background(), detachLimit)
