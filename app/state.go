@@ -53,6 +53,9 @@ func (s State) Store() string { return s.file("nats") }
 // Socket is where clients of this user connect.
 func (s State) Socket() string { return s.file("nats.sock") }
 
+// workerSocket is where the worker connects: clients cannot use it up.
+func (s State) workerSocket() string { return s.file("worker.sock") }
+
 // Worker is the worker's own directory: the keeper's socket and the spool.
 func (s State) Worker() string { return s.file("worker") }
 

@@ -150,7 +150,7 @@ func startHost(ctx context.Context, o UpOptions) (_ *host, err error) {
 	}()
 	cfg := embedded.Config{SyncAlways: o.SyncAlways, Logger: o.Logger}
 	if o.State != "" {
-		cfg.Dir, cfg.UnixSocket = o.State.Store(), o.State.Socket()
+		cfg.Dir, cfg.UnixSocket, cfg.ReservedSocket = o.State.Store(), o.State.Socket(), o.State.workerSocket()
 	}
 	if h.server, err = embedded.Start(cfg); err != nil {
 		if locked, ok := errors.AsType[*embedded.LockedError](err); ok {
@@ -215,7 +215,7 @@ type workerFile struct {
 
 // workerFile is by what the worker finds us.
 func (h *host) workerFile(s State) workerFile {
-	w := workerFile{Version: 1, Name: WorkerName, Dir: s.Worker(), Socket: s.Socket()}
+	w := workerFile{Version: 1, Name: WorkerName, Dir: s.Worker(), Socket: s.workerSocket()}
 	w.User, w.Password = h.server.Credentials(subjects.RoleWorker, WorkerName)
 	return w
 }

@@ -117,11 +117,32 @@ func keptSecret(path string) ([]byte, error) {
 		return nil, err
 	}
 	b = newSecret()
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	if err := writeSynced(path, b); err != nil {
 		return nil, err
 	}
-	return b, os.Rename(tmp, path)
+	return b, nil
+}
+
+// writeSynced makes a file that a power loss leaves whole or takes whole: streams that
+// outlive the secret they were made under would lock everyone out.
+func writeSynced(path string, b []byte) error {
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 func (d *directory) secretFile() string {

@@ -41,8 +41,11 @@ type Config struct {
 	Listen string
 	// UnixSocket is the path of a socket for this user; empty: none. Its directory must exist.
 	UnixSocket string
-	// MaxUnix bounds the connections of the socket; default 256. One more is closed at once.
+	// MaxUnix bounds the connections of the socket; default 1,024. One more is closed at once.
 	MaxUnix int
+	// ReservedSocket is the path of a second socket, for the host's own roles: 64
+	// connections that clients of UnixSocket cannot use up. Empty: none.
+	ReservedSocket string
 	// MaxPayload of a message with its headers, in bytes; default 8 MiB.
 	MaxPayload int
 	// MaxMemory and MaxStore bound all streams together; defaults 1 GiB and 1 TiB.
@@ -76,7 +79,7 @@ func (c *Config) validate() error {
 		c.Name = "limpet"
 	}
 	if c.MaxUnix == 0 {
-		c.MaxUnix = 256
+		c.MaxUnix = 1024
 	}
 	if c.MaxPayload == 0 {
 		c.MaxPayload = 8 << 20
@@ -127,7 +130,7 @@ type Server struct {
 	cfg  Config
 	log  *slog.Logger
 	dir  *directory
-	unix *unixListener // nil without a socket
+	unix []*unixListener // of UnixSocket and ReservedSocket, where there are such
 
 	change sync.Mutex // held by Restart and Close
 	closed bool       // guarded by change
@@ -152,14 +155,32 @@ func Start(cfg Config) (*Server, error) {
 		dir.close()
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
-	if cfg.UnixSocket != "" {
-		if s.unix, err = listenUnix(cfg.UnixSocket, cfg.MaxUnix, s.dial, s.log); err != nil {
-			s.stop()
-			dir.close()
-			return nil, fmt.Errorf("embedded: %w", err)
-		}
+	if err := s.listen(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("embedded: %w", err)
 	}
 	return s, nil
+}
+
+// reserved bounds the connections of the reserved socket: a worker has two.
+const reserved = 64
+
+// listen opens the sockets.
+func (s *Server) listen() error {
+	for _, l := range []struct {
+		path  string
+		limit int
+	}{{s.cfg.ReservedSocket, reserved}, {s.cfg.UnixSocket, s.cfg.MaxUnix}} {
+		if l.path == "" {
+			continue
+		}
+		u, err := listenUnix(l.path, l.limit, s.dial, s.log)
+		if err != nil {
+			return err
+		}
+		s.unix = append(s.unix, u)
+	}
+	return nil
 }
 
 // run starts the server proper.
@@ -233,8 +254,8 @@ func (s *Server) Close() {
 		return
 	}
 	s.closed = true
-	if s.unix != nil {
-		s.unix.close()
+	for _, u := range s.unix {
+		u.close()
 	}
 	s.stop()
 	s.dir.close()

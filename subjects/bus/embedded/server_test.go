@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -156,6 +157,40 @@ func TestUnixSocketInTheWay(t *testing.T) {
 	}
 	if _, err := embedded.Start(embedded.Config{UnixSocket: path, Logger: embeddedtest.Quiet()}); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Fatal(err)
+	}
+}
+
+// TestReservedSocket: clients that use up their socket do not shut out the host's own
+// roles, and who is refused in a loop fills no log.
+func TestReservedSocket(t *testing.T) {
+	dir := t.TempDir()
+	path, own := filepath.Join(dir, "nats.sock"), filepath.Join(dir, "worker.sock")
+	var logged lockedBuffer
+	s := embeddedtest.Start(t, embedded.Config{
+		UnixSocket: path, ReservedSocket: own, MaxUnix: 2, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+	})
+	for range 2 {
+		unixConn(t, s, path)
+	}
+	began := time.Now()
+	for range 50 {
+		extra, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := extra.Read(make([]byte, 1)); err == nil {
+			t.Fatal("one more than MaxUnix was served")
+		}
+		extra.Close()
+	}
+	most := 1 + int(time.Since(began)/time.Second)
+	if n := strings.Count(logged.String(), "refused connections"); n < 1 || n > most {
+		t.Errorf("50 refusals are told in %d lines, not in 1 to %d", n, most)
+	}
+	unixConn(t, s, own)
+	s.Close()
+	if _, err := os.Lstat(own); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the reserved socket is left:", err)
 	}
 }
 

@@ -87,6 +87,7 @@ func (u *unixListener) accept() {
 	pause := time.NewTimer(0)
 	<-pause.C
 	defer pause.Stop()
+	refused := refusals{log: u.log, socket: u.name}
 	for {
 		c, err := u.l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -100,9 +101,26 @@ func (u *unixListener) accept() {
 			continue
 		}
 		if err := u.splice(c); err != nil {
-			u.log.Warn("refused a connection of the socket", "err", err)
 			c.Close()
+			refused.tell(err)
 		}
+	}
+}
+
+// refusals tells of refused connections once a second at most: one who tries in a loop
+// fills no log.
+type refusals struct {
+	log    *slog.Logger
+	socket string
+	last   time.Time
+	count  int // since last
+}
+
+func (r *refusals) tell(err error) {
+	r.count++
+	if now := time.Now(); now.Sub(r.last) >= time.Second {
+		r.log.Warn("refused connections of the socket", "socket", r.socket, "count", r.count, "last_err", err)
+		r.last, r.count = now, 0
 	}
 }
 
