@@ -46,30 +46,30 @@ type Log struct {
 	failing bool     // the last write failed; guarded by disk
 	trimmed int64    // last value given to OnTrim; guarded by disk
 
-	mu       sync.Mutex
-	blocks   []*block      // the window, oldest first; guarded by mu, as all below
-	free     []*block      // at most 2
-	bytes    int64         // of data in the window
-	chunks   int           // in the window
-	segs     []*segment    // head segments, then tail segments, oldest first
-	headDone bool          // the next segment is a tail segment
-	lost     []lostSpan    // why chunks are gone, where it was not the budget
-	next     int64         // number of the next chunk
-	total    int64         // raw bytes so far
-	stdout   int64         // stdout bytes so far
-	lines    [2]int64      // line feeds so far
-	states   [2]state      // of each stream, after its last chunk
-	dropped  int64         // total = kept + dropped
-	wake     chan struct{} // closed at the next chunk; nil without waiters
-	room     chan struct{} // closed when a stalled log may try again; nil when not stalled
-	jump     bool          // after Open, before the first Append: numbers may skip
-	closed   bool
-	complete bool
-	errText  string
-	removed  bool
-	evicted  int64 // the raw offset of the last trim without a spool
+	mu        sync.Mutex
+	blocks    []*block      // the window, oldest first; guarded by mu, as all below
+	free      []*block      // at most 2
+	bytes     int64         // of data in the window
+	chunks    int           // in the window
+	segs      []*segment    // head segments, then tail segments, oldest first
+	headDone  bool          // the next segment is a tail segment
+	lost      []lostSpan    // why chunks are gone, where it was not the budget
+	next      int64         // number of the next chunk
+	total     int64         // raw bytes so far
+	stdout    int64         // stdout bytes so far
+	lines     [2]int64      // line feeds so far
+	states    [2]state      // of each stream, after its last chunk
+	dropped   int64         // total = kept + dropped
+	wake      chan struct{} // closed at the next chunk; nil without waiters
+	room      chan struct{} // closed when a stalled log may try again; nil when not stalled
+	jump      bool          // after Open, before the first Append: numbers may skip
+	closed    bool
+	complete  bool
+	errText   string
+	removed   bool
+	evicted   int64 // the raw offset of the last trim without a spool
 	evictedAt int64 // and its chunk
-	recovery Recovery
+	recovery  Recovery
 }
 
 // lostSpan is a run of chunks that is gone for another reason than the budget.

@@ -199,6 +199,8 @@ func (l *Log) rollTail(n, first int64) (*segment, error) {
 			if spare != nil {
 				l.discard(spare)
 			}
+			l.cfg.Budget.give(s.charged) // with what it took over from spares
+			s.charged = 0
 			return nil, errBudget
 		}
 		if spare != nil {

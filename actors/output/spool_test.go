@@ -169,6 +169,28 @@ func TestBudgetIsShared(t *testing.T) {
 	}
 }
 
+// Whatever the budget is and whoever takes it, all of it comes back: also where a
+// recycled segment turned out to be too small for what is left.
+func TestBudgetComesBack(t *testing.T) {
+	for _, size := range []int64{200_000, 333_333, 524_295, 777_777, 1 << 20} {
+		budget := NewBudget(size)
+		dir := t.TempDir()
+		limits := wire.OutputLimits{WindowBytes: 16 << 10, SpoolBytes: 400_000, HeadBytes: -1}
+		a, wa := newLog(t, Config{Dir: dir, Process: "a", Budget: budget, Limits: limits})
+		b, wb := newLog(t, Config{Dir: dir, Process: "b", Budget: budget, Limits: limits})
+		for i := range 3000 {
+			wa.chunk(wire.Stdout, strings.Repeat("a", 1+i*37%MaxChunk))
+			wb.chunk(wire.Stderr, strings.Repeat("b", 1+i*91%MaxChunk))
+		}
+		if n := diskUse(t, dir); n > size || n > budget.Used() {
+			t.Errorf("budget %d: %d bytes on disk, %d taken", size, n, budget.Used())
+		}
+		if err := errors.Join(a.Remove(), b.Remove()); err != nil || budget.Used() != 0 {
+			t.Errorf("budget %d: %v, %d still taken", size, err, budget.Used())
+		}
+	}
+}
+
 func TestLossless(t *testing.T) {
 	budget := NewBudget(1 << 20)
 	dir := t.TempDir()
