@@ -55,7 +55,7 @@ func newPS(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "ps", Short: "List processes, live and ended", Args: noWords,
 		Long: `Lists the processes of this host: those that live, and of the ended ones those whose
-output is still kept. Other commands take a PROCESS, or a start of one that is unique.`,
+output is still kept. Other commands take a PROCESS, or 4 characters or more of its start.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return g.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				l, err := c.ListAll(ctx)

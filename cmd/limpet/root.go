@@ -129,9 +129,15 @@ func (g *globals) openSession(ctx context.Context, c *client.Client) (*client.Se
 
 // process finds a process by its id or by a start of it that is unique.
 func (g *globals) process(ctx context.Context, c *client.Client, id string) (string, error) {
-	const full = 22
-	if len(id) >= full {
+	const (
+		full = 22
+		less = 4 // a number that was meant as a pid, or a slip of the finger, is no id
+	)
+	switch {
+	case len(id) >= full:
 		return id, nil
+	case len(id) < less:
+		return "", usagef("%q is too short; give %d characters or more of a process id, as limpet ps shows it", id, less)
 	}
 	l, err := c.ListAll(ctx)
 	if err != nil {
