@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -43,9 +44,10 @@ func (s *session) attach(id, e uint64) error {
 	if err != nil {
 		return err
 	}
+	ctx := context.Background() // each frame has its limit
 	// Events for the new worker wait for the lock until it knows its processes.
-	s.link.sending.Lock()
-	defer s.link.sending.Unlock()
+	s.link.sending <- struct{}{}
+	defer func() { <-s.link.sending }()
 	k.mu.Lock()
 	k.incarnation, k.worker = e, s
 	k.holder = &holder{pid: s.pid, pidfd: s.pidfd, incarnation: e}
@@ -64,12 +66,13 @@ func (s *session) attach(id, e uint64) error {
 		if infos[i].Journal > 0 {
 			list = append(list, k.journalDescriptor(infos[i].Journal-1))
 		}
-		if err := s.link.sendLocked(kindAdopted, 0, infos[i], list...); err != nil {
+		if err := s.link.sendHeld(ctx, kindAdopted, 0, infos[i], list...); err != nil {
+			s.link.close() // a worker that knows a part of them
 			return fmt.Errorf("hand over %s: %w", infos[i].Process, err)
 		}
 	}
 	k.log.Info("worker attached", "pid", s.pid, "incarnation", e, "processes", len(held))
-	return s.link.sendLocked(kindReply, id, attachReply{Processes: len(held), Journals: numbers}, append([]int{k.arena.fd}, fds...)...)
+	return s.link.sendHeld(ctx, kindReply, id, attachReply{Processes: len(held), Journals: numbers}, append([]int{k.arena.fd}, fds...)...)
 }
 
 // displace makes sure that no older worker reads: it is killed unless it said that it

@@ -88,7 +88,7 @@ func (k *keeper) tell(w *session, kind kind, event any) {
 	if w == nil {
 		return
 	}
-	if err := w.link.send(kind, 0, event); err != nil {
+	if err := w.link.send(context.Background(), kind, 0, event); err != nil {
 		k.log.Debug("event", "err", err)
 	}
 }

@@ -33,10 +33,16 @@ type Client struct {
 	closing   bool                    // guarded by mu
 	cause     error                   // guarded by mu; why the reader returned
 	pumping   sync.WaitGroup          // pumps under way
+	asking    sync.WaitGroup          // starts under way, and answers awaited for nobody
+	orphans   atomic.Int32            // of those answers
 }
 
 // detachLimit bounds the good-bye to a keeper that may be stuck.
 const detachLimit = 2 * time.Second
+
+// maxOrphans bounds the requests that were given up before their answer. A keeper that
+// owes more is stuck, and the connection ends.
+const maxOrphans = 256
 
 // errClosed is the end of everything after Close.
 var errClosed = errors.New("keeper client is closed")
@@ -109,8 +115,9 @@ func (c *Client) Attach(ctx context.Context, e uint64, deliver func(Event)) ([]*
 
 // Close ends the connection in good order: pumps are stopped and waited for, and the
 // keeper is told that this worker reads no more, so that the next one need not kill
-// it. Processes run on; the adoption window opens. No Lost is delivered. It is safe to
-// call it twice.
+// it. Processes run on; the adoption window opens. Starts under way are waited for and
+// undone. A keeper that does not answer holds it up for 2 s. No Lost is delivered. It is
+// safe to call it twice.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	first := !c.closing
@@ -128,15 +135,22 @@ func (c *Client) Close() error {
 		p.output.stop(errClosed)
 	}
 	c.pumping.Wait()
+	asked := make(chan struct{})
+	go func() { c.asking.Wait(); close(asked) }() // awaited below
+	ctx, cancel := context.WithTimeout(context.Background(), detachLimit)
+	defer cancel()
+	select {
+	case <-asked:
+	case <-ctx.Done():
+	}
 	if c.deliver.Load() != nil { // attached, or an Attach was cut off that the keeper may have taken
 		// Awaited, so that the next worker cannot come before it. A keeper that is gone
 		// is as good.
-		ctx, cancel := context.WithTimeout(context.Background(), detachLimit)
 		_, _ = c.call(ctx, kindDetach, nil, nil)
-		cancel()
 	}
 	c.link.close()
 	<-c.done
+	<-asked // no answer comes any more
 	for _, p := range processes {
 		p.closeFiles()
 	}
@@ -161,8 +175,8 @@ func (c *Client) call(ctx context.Context, k kind, request, reply any) (frame, e
 	id := c.lastID
 	c.calls[id] = answer
 	c.mu.Unlock()
-	defer c.forget(id)
-	if err := c.link.send(k, id, request); err != nil {
+	if err := c.link.send(ctx, k, id, request); err != nil {
+		c.forget(id)
 		return frame{}, err
 	}
 	select {
@@ -172,16 +186,40 @@ func (c *Client) call(ctx context.Context, k kind, request, reply any) (frame, e
 		}
 		return answered(f, reply)
 	case <-ctx.Done():
-		c.forget(id)
-		select {
-		case f, ok := <-answer: // it came at the same moment
-			if ok {
-				c.unclaimed(f)
-			}
-		default:
+		if k == kindSpawn || k == kindJournals {
+			c.giveUp(k, answer)
+		} else {
+			c.forget(id)
 		}
 		return frame{}, context.Cause(ctx)
 	}
+}
+
+// giveUp leaves an answer that brings something to a goroutine that gives it back: a
+// process that was spawned for nobody is released, which kills it. The caller is counted
+// in asking or pumping.
+func (c *Client) giveUp(k kind, answer <-chan frame) {
+	if c.orphans.Add(1) > maxOrphans {
+		c.link.close() // closes answer; the goroutine ends at once
+	}
+	c.asking.Go(func() { // ends with the answer or the connection; Close waits for it
+		defer c.orphans.Add(-1)
+		f, ok := <-answer
+		if !ok {
+			return
+		}
+		f.closeDescriptors()
+		var info processInfo
+		var list journalList
+		ctx := context.Background()
+		switch {
+		case f.kind != kindReply:
+		case k == kindSpawn && f.decode(&info) == nil:
+			_ = c.link.send(ctx, kindRelease, 0, processRequest{Process: info.Process})
+		case k == kindJournals && f.decode(&list) == nil:
+			_ = c.link.send(ctx, kindDropJournals, 0, list)
+		}
+	})
 }
 
 // answered decodes an answer; an error in it becomes ours.
@@ -247,7 +285,7 @@ func (c *Client) dispatch(f frame) error {
 		}
 		c.mu.Unlock()
 		if answer == nil {
-			c.unclaimed(f)
+			f.closeDescriptors() // given up, and of no consequence
 		}
 		return nil
 	case kindAdopted:
@@ -269,23 +307,6 @@ func (c *Client) dispatch(f frame) error {
 	}
 	f.closeDescriptors()
 	return fmt.Errorf("%w: unexpected kind %d", errFrame, f.kind)
-}
-
-// unclaimed is an answer whose caller has given up. A process that was spawned for
-// nobody is released, which kills it; journals are given back.
-func (c *Client) unclaimed(f frame) {
-	f.closeDescriptors()
-	if f.kind != kindReply || len(f.descriptors) == 0 {
-		return
-	}
-	var info processInfo
-	var list journalList
-	switch {
-	case f.decode(&info) == nil:
-		_ = c.link.send(kindRelease, 0, processRequest{Process: info.Process})
-	case f.decode(&list) == nil:
-		_ = c.link.send(kindDropJournals, 0, list)
-	}
 }
 
 // event notes what happened to a process and delivers it.

@@ -1,11 +1,12 @@
 package keeper
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
-	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,10 @@ const (
 	maxBody         = 4 << 20
 	maxDescriptors  = 64
 )
+
+// sendLimit bounds how long a frame may wait for a peer that does not read. Beyond it
+// the connection ends: what the peer was to know is lost, and it must attach again.
+const sendLimit = 5 * time.Second
 
 type kind uint8
 
@@ -111,7 +116,8 @@ func (f frame) closeDescriptors() {
 type link struct {
 	conn *net.UnixConn
 
-	sending sync.Mutex // one frame at a time; a peer that does not read makes senders wait
+	sending chan struct{} // held by the sender of a frame, one at a time
+	limit   time.Duration // sendLimit, but for tests
 
 	buf      []byte // received, not yet handed out
 	oob      []byte
@@ -119,17 +125,29 @@ type link struct {
 }
 
 func newLink(conn *net.UnixConn) *link {
-	return &link{conn: conn, oob: make([]byte, unix.CmsgSpace(4*253))}
+	return &link{
+		conn: conn, sending: make(chan struct{}, 1), limit: sendLimit,
+		oob: make([]byte, unix.CmsgSpace(4*253)),
+	}
 }
 
-// send writes one frame; v nil means no body. The descriptors stay the caller's.
-func (l *link) send(k kind, id uint64, v any, descriptors ...int) error {
-	l.sending.Lock()
-	defer l.sending.Unlock()
-	return l.sendLocked(k, id, v, descriptors...)
+// send writes one frame; v nil means no body. The descriptors stay the caller's. A
+// frame that the peer does not take within sendLimit ends the connection. When ctx ends
+// before the first byte, nothing has happened and its cause is returned; a frame that is
+// cut in two by it ends the connection as well. Descriptors that the kernel refuses are
+// an error of this frame only.
+func (l *link) send(ctx context.Context, k kind, id uint64, v any, descriptors ...int) error {
+	select {
+	case l.sending <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-l.sending }()
+	return l.sendHeld(ctx, k, id, v, descriptors...)
 }
 
-func (l *link) sendLocked(k kind, id uint64, v any, descriptors ...int) error {
+// sendHeld is send for who holds sending.
+func (l *link) sendHeld(ctx context.Context, k kind, id uint64, v any, descriptors ...int) error {
 	var body []byte
 	if v != nil {
 		var err error
@@ -149,14 +167,52 @@ func (l *link) sendLocked(k kind, id uint64, v any, descriptors ...int) error {
 	if len(descriptors) > 0 {
 		oob = unix.UnixRights(descriptors...)
 	}
-	n, _, err := l.conn.WriteMsgUnix(b, oob, nil)
+	n, err := l.write(ctx, b, oob)
+	switch {
+	case err == nil:
+		return nil
+	case n == 0 && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case n == 0 && len(descriptors) > 0 && refused(err):
+		return fmt.Errorf("pass descriptors: %w", err)
+	}
+	l.close() // half a frame, or a peer that is stuck or gone
+	return fmt.Errorf("write to the keeper socket: %w", err)
+}
+
+// refused tells an error about the descriptors of a frame, of which then nothing was
+// sent, from one about the connection.
+func refused(err error) bool {
+	for _, e := range []error{unix.ETOOMANYREFS, unix.EBADF, unix.ENOMEM, unix.ENOBUFS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// write is bounded by ctx and by the limit. n is the count of bytes that are written.
+func (l *link) write(ctx context.Context, b, oob []byte) (n int, err error) {
+	if err := l.conn.SetWriteDeadline(time.Now().Add(l.limit)); err != nil {
+		return 0, err
+	}
+	if ctx.Done() != nil {
+		fired := make(chan struct{})
+		// Not by the deadline of ctx: the write could then end before ctx says that it has.
+		stop := context.AfterFunc(ctx, func() { _ = l.conn.SetWriteDeadline(time.Unix(1, 0)); close(fired) })
+		defer func() {
+			if !stop() {
+				<-fired
+			}
+		}()
+	}
+	n, _, err = l.conn.WriteMsgUnix(b, oob, nil)
 	if err == nil && n < len(b) {
-		_, err = l.conn.Write(b[n:])
+		var more int
+		more, err = l.conn.Write(b[n:])
+		n += more
 	}
-	if err != nil {
-		return fmt.Errorf("write to the keeper socket: %w", err)
-	}
-	return nil
+	return n, err
 }
 
 // receive gives the next frame. After an error the link is of no use.

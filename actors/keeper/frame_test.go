@@ -53,9 +53,9 @@ func TestFramesCarryDescriptors(t *testing.T) {
 	}
 	sent := make(chan error, 1)
 	go func() {
-		err := from.send(kindReply, 1, journalList{Journals: []uint32{7}}, 0, 1, 2)
+		err := from.send(t.Context(), kindReply, 1, journalList{Journals: []uint32{7}}, 0, 1, 2)
 		for range 3 {
-			err = errors.Join(err, from.send(kindReply, 2, big), from.send(kindExited, 0, &Exited{Process: "p"}, 1))
+			err = errors.Join(err, from.send(t.Context(), kindReply, 2, big), from.send(t.Context(), kindExited, 0, &Exited{Process: "p"}, 1))
 		}
 		sent <- err
 	}()
@@ -87,7 +87,7 @@ func TestFramesCarryDescriptors(t *testing.T) {
 	if now := descriptors(t); now != before {
 		t.Errorf("%d descriptors, %d before", now, before)
 	}
-	if err := from.send(kindReply, 3, journalList{Journals: make([]uint32, 5<<20)}); err == nil {
+	if err := from.send(t.Context(), kindReply, 3, journalList{Journals: make([]uint32, 5<<20)}); err == nil {
 		t.Error("a body over the limit was sent")
 	}
 }

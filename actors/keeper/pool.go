@@ -79,7 +79,7 @@ func (c *Client) returnJournal(j *journal) {
 		return
 	}
 	j.close()
-	_ = c.link.send(kindDropJournals, 0, journalList{Journals: []uint32{j.number}})
+	_ = c.link.send(context.Background(), kindDropJournals, 0, journalList{Journals: []uint32{j.number}})
 }
 
 // pollable makes a file of a non-blocking descriptor, for the netpoller.

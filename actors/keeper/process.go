@@ -104,7 +104,8 @@ func (f *fate) note(e Event) {
 // Spawn forks one command and returns when its exec has succeeded. Errors are
 // *wire.Error of code spawn_failed, workdir_not_found, pty_unavailable,
 // capability_missing, process_quota_exceeded or invalid_arguments; then there is no
-// process. If ctx ends first, a process that comes to be is killed and forgotten.
+// process. If ctx ends first, or [Client.Close] comes first, a process
+// that comes to be is killed and forgotten.
 func (c *Client) Spawn(ctx context.Context, s Spawn) (*Process, error) {
 	request, err := s.request()
 	if err != nil {
@@ -117,31 +118,41 @@ func (c *Client) Spawn(ctx context.Context, s Spawn) (*Process, error) {
 	if err := c.expect(s.Process, early); err != nil {
 		return nil, err
 	}
+	defer c.asking.Done()
 	p, err := c.spawn(ctx, request)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.starting, s.Process)
+	closing := c.closing
+	if err == nil && !closing {
+		p.exited.Store(early.exited.Load())
+		p.gone.Store(early.gone.Load())
+		c.processes[s.Process] = p
+	}
+	c.mu.Unlock()
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("spawn %s: %w", s.Process, err)
-	case c.closing:
+	case closing: // Close waits for this before it says good-bye
 		p.closeFiles()
+		_ = c.link.send(context.Background(), kindRelease, 0, processRequest{Process: s.Process})
 		return nil, wire.Errorf(wire.CodeUnavailable, "spawn: %v", errClosed)
 	}
-	p.exited.Store(early.exited.Load())
-	p.gone.Store(early.gone.Load())
-	c.processes[s.Process] = p
 	return p, nil
 }
 
-// expect makes room for events of a process that is about to be.
+// expect makes room for events of a process that is about to be, and holds Close up
+// until asking.Done.
 func (c *Client) expect(process string, early *fate) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closing {
+		return wire.Errorf(wire.CodeUnavailable, "spawn: %v", errClosed)
+	}
 	if c.processes[process] != nil || c.starting[process] != nil {
 		return wire.Invalid("process", "there is a process %s already", process)
 	}
 	c.starting[process] = early
+	c.asking.Add(1)
 	return nil
 }
 
@@ -159,7 +170,7 @@ func (c *Client) spawn(ctx context.Context, request *spawnRequest) (*Process, er
 		}
 	}
 	if err != nil {
-		_ = c.link.send(kindRelease, 0, processRequest{Process: info.Process})
+		_ = c.link.send(context.Background(), kindRelease, 0, processRequest{Process: info.Process})
 		return nil, err
 	}
 	return p, nil
@@ -273,7 +284,7 @@ func (p *Process) KillLeftovers(ctx context.Context) error {
 // journal and cgroup leaf go back. It does not wait for the keeper. A tree that still
 // lives is killed first. A pump under way is stopped; the process must not be used
 // afterwards. Releasing twice is harmless.
-func (p *Process) Release(context.Context) error {
+func (p *Process) Release(ctx context.Context) error {
 	c := p.client
 	c.mu.Lock()
 	known := c.processes[p.info.Process] == p
@@ -285,7 +296,8 @@ func (p *Process) Release(context.Context) error {
 	p.output.stop(errReleased)
 	p.output.giveJournal()
 	p.closeFiles()
-	return c.link.send(kindRelease, 0, processRequest{Process: p.info.Process})
+	// Not bounded by ctx: nothing would tell the keeper later.
+	return c.link.send(context.WithoutCancel(ctx), kindRelease, 0, processRequest{Process: p.info.Process})
 }
 
 // closeFiles closes what this side has open of the process.

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -119,7 +120,7 @@ func (s *session) answerAttach(f frame) {
 		err = s.attach(f.id, r.Incarnation)
 	}
 	if err != nil {
-		s.reply(f.id, nil, nil, err)
+		_ = s.reply(f.id, nil, nil, err)
 	}
 }
 
@@ -127,7 +128,7 @@ func (s *session) answerAttach(f frame) {
 func (s *session) refuseBroken(err error) {
 	if errors.Is(err, errFrame) || errors.Is(err, &wire.Error{Code: wire.CodeUnsupportedVersion}) {
 		s.keeper.log.Warn("broken connection", "pid", s.pid, "err", err)
-		_ = s.link.send(kindError, 0, wire.AsError(err))
+		_ = s.link.send(context.Background(), kindError, 0, wire.AsError(err))
 	}
 }
 
@@ -169,18 +170,22 @@ func (s *session) answer(f frame) {
 		}
 		return
 	}
-	s.reply(f.id, reply, fds, err)
+	_ = s.reply(f.id, reply, fds, err)
 }
 
-func (s *session) reply(id uint64, reply any, fds []int, err error) {
+// reply answers. An answer that cannot be sent is the end of the connection, which the
+// reader sees as well.
+func (s *session) reply(id uint64, reply any, fds []int, err error) error {
 	kind := kindReply
 	if err != nil {
 		s.keeper.log.Debug("request refused", "err", err)
 		kind, reply, fds = kindError, wire.AsError(err), nil
 	}
-	if err := s.link.send(kind, id, reply, fds...); err != nil {
-		s.keeper.log.Debug("answer", "err", err) // the reader sees the end as well
+	if err := s.link.send(context.Background(), kind, id, reply, fds...); err != nil {
+		s.keeper.log.Debug("answer", "err", err)
+		return err
 	}
+	return nil
 }
 
 func (s *session) handle(f frame) (reply any, fds []int, err error) {

@@ -23,19 +23,19 @@ func (s *session) spawn(f frame) {
 		err = wire.Errorf(wire.CodeUnavailable, "this connection is not the attached worker")
 	}
 	if err != nil {
-		s.reply(f.id, nil, nil, err)
+		_ = s.reply(f.id, nil, nil, err)
 		return
 	}
 	k := s.keeper
 	c, err := k.start(&r)
 	if err != nil {
-		s.reply(f.id, nil, nil, err)
+		_ = s.reply(f.id, nil, nil, err)
 		return
 	}
 	info := c.info
 	info.Meta = nil // the worker has it
 	fds := c.descriptors(&info)
-	s.reply(f.id, info, fds, nil)
+	s.announce(f.id, c, info, fds)
 	k.work.Go(func() { k.watch(c) }) // ends with the command
 	k.mu.Lock()
 	closing := k.closing
@@ -43,6 +43,18 @@ func (s *session) spawn(f frame) {
 	if closing { // stopAll may have looked before start put c in the list
 		_ = k.stop(c, wire.ReasonWorkerLost, Kill, 0)
 	}
+}
+
+// announce answers a start with the process. Where its descriptors cannot be passed,
+// the process is ended and the start has failed. Where the connection has ended, the
+// process runs on: the next worker adopts it.
+func (s *session) announce(id uint64, c *child, info processInfo, fds []int) {
+	err := s.reply(id, info, fds, nil)
+	if err == nil || !refused(err) {
+		return
+	}
+	s.keeper.release(c)
+	_ = s.reply(id, nil, nil, quota(err))
 }
 
 func (r *spawnRequest) validate() error {
@@ -139,7 +151,7 @@ func (k *keeper) undo(c *child, process string) {
 
 // quota tells the host's own limits from what is wrong with the command.
 func quota(err error) error {
-	for _, full := range []error{unix.EMFILE, unix.ENFILE, unix.EAGAIN, unix.ENOMEM, unix.ENOSPC} {
+	for _, full := range []error{unix.EMFILE, unix.ENFILE, unix.EAGAIN, unix.ENOMEM, unix.ENOSPC, unix.ETOOMANYREFS} {
 		if errors.Is(err, full) {
 			return wire.Errorf(wire.CodeProcessQuotaExceeded, "the host has no room for one more process: %v", full)
 		}
