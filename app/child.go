@@ -111,7 +111,7 @@ func (s *supervised) find() (*child, error) {
 		return nil, fmt.Errorf("find the %s that runs: %w", s.name, err)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	c := &child{pid: pid, wait: func() error { defer f.Close(); return waitPidfd(fd) }, signal: func(sig syscall.Signal) error {
+	c := &child{pid: pid, wait: func() error { defer f.Close(); return waitPidfd(fd, forever) }, signal: func(sig syscall.Signal) error {
 		raw, err := f.SyscallConn()
 		if err != nil {
 			return err
@@ -167,15 +167,26 @@ func (s *supervised) watch(ctx context.Context, c *child) error {
 	return nil
 }
 
-// waitPidfd waits for a process that is not our child.
-func waitPidfd(fd int) error {
+// forever is for waitPidfd.
+const forever = time.Duration(-1)
+
+// waitPidfd waits for a process that is not our child, at most for limit; then it
+// returns os.ErrDeadlineExceeded.
+func waitPidfd(fd int, limit time.Duration) error {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	end := time.Now().Add(limit)
 	for {
-		_, err := unix.Poll(p, -1)
-		if err == nil {
-			return nil
+		ms := -1
+		if limit != forever {
+			ms = max(0, int(time.Until(end).Milliseconds()))
 		}
-		if err != unix.EINTR {
+		n, err := unix.Poll(p, ms)
+		switch {
+		case err == nil && n > 0:
+			return nil
+		case err == nil:
+			return os.ErrDeadlineExceeded
+		case err != unix.EINTR:
 			return fmt.Errorf("wait on a pidfd: %w", err)
 		}
 	}

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,10 +23,12 @@ type LocalOptions struct {
 }
 
 // Local is NATS, gateway and worker in this process, in memory, with a keeper as its
-// child that ends everything at once should this process die.
+// child that ends everything at once should this process die. All its files are in one
+// private directory, which the next StartLocal or Up removes where Stop could not.
 type Local struct {
 	host *host
 	dir  string
+	free func() // unlocks dir
 	stop context.CancelFunc
 	own  sync.WaitGroup
 	mu   sync.Mutex
@@ -50,10 +51,11 @@ func StartLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
 			l.Stop()
 		}
 	}()
-	if l.dir, err = os.MkdirTemp("", "limpet-"); err != nil {
-		return nil, fmt.Errorf("private directory: %w", err)
+	removeDead(o.Logger)
+	if l.dir, l.free, err = newPrivate(); err != nil {
+		return nil, err
 	}
-	if l.host, err = startHost(ctx, UpOptions{Logger: o.Logger}); err != nil {
+	if l.host, err = startHost(ctx, UpOptions{Logger: o.Logger}, l.dir); err != nil {
 		return nil, err
 	}
 	w, err := NewWorker(WorkerOptions{
@@ -106,6 +108,7 @@ func (l *Local) Stop() error {
 	err := l.cause()
 	if l.dir != "" {
 		err = errors.Join(err, os.RemoveAll(l.dir))
+		l.free()
 	}
 	return err
 }

@@ -54,7 +54,8 @@ func Up(ctx context.Context, o UpOptions) error {
 	if err := os.MkdirAll(o.State.Worker(), 0o700); err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
-	h, err := startHost(ctx, o)
+	removeDead(o.Logger)
+	h, err := startHost(ctx, o, "")
 	if err != nil {
 		return err
 	}
@@ -141,14 +142,16 @@ type host struct {
 	log     *slog.Logger
 }
 
-func startHost(ctx context.Context, o UpOptions) (_ *host, err error) {
+// startHost starts NATS in the state directory, or without one in memory, with a
+// directory in temp.
+func startHost(ctx context.Context, o UpOptions, temp string) (_ *host, err error) {
 	h := &host{log: o.Logger}
 	defer func() {
 		if err != nil {
 			h.close()
 		}
 	}()
-	cfg := embedded.Config{SyncAlways: o.SyncAlways, Logger: o.Logger}
+	cfg := embedded.Config{SyncAlways: o.SyncAlways, TempDir: temp, Logger: o.Logger}
 	if o.State != "" {
 		cfg.Dir, cfg.UnixSocket, cfg.ReservedSocket = o.State.Store(), o.State.Socket(), o.State.workerSocket()
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,7 +85,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	defer reap(cmd)
 	if o.Keeper.End {
-		defer w.endKeeper()
+		defer w.endKeeper(stopKeeper)
 	}
 	control, err := w.connect(ctx, "control")
 	if err != nil {
@@ -107,8 +108,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	return a.Run(ctx)
 }
 
-// endKeeper ends the keeper of our directory, which ends what it still holds.
-func (w *Worker) endKeeper() {
+// stopKeeper is the time from TERM to KILL of a keeper that ends with its worker.
+const stopKeeper = 10 * time.Second
+
+// endKeeper ends the keeper of our directory, which ends what it still holds. One that
+// has not ended after patience is killed.
+func (w *Worker) endKeeper(patience time.Duration) {
 	path := filepath.Join(w.opts.Dir, "keeper.lock")
 	if unlock, err := lock(path); err == nil {
 		unlock() // nobody holds it: there is no keeper
@@ -120,12 +125,15 @@ func (w *Worker) endKeeper() {
 		return
 	}
 	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
-		w.opts.Logger.Warn("end the keeper", "pid", pid, "err", err)
-		return
-	}
-	if err := waitPidfd(fd); err != nil {
-		w.opts.Logger.Warn("end the keeper", "pid", pid, "err", err)
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		err := unix.PidfdSendSignal(fd, sig, nil, 0)
+		if err == nil {
+			err = waitPidfd(fd, patience)
+		}
+		if err == nil || errors.Is(err, unix.ESRCH) {
+			return
+		}
+		w.opts.Logger.Warn("end the keeper", "pid", pid, "signal", sig, "err", err)
 	}
 }
 

@@ -37,10 +37,10 @@ type directory struct {
 }
 
 // openDirectory makes and locks dir. Without one the server gets an empty directory of
-// its own, because JetStream wants one even when all streams are in memory.
-func openDirectory(dir string, secret []byte) (*directory, error) {
+// its own in temp, because JetStream wants one even when all streams are in memory.
+func openDirectory(dir, temp string, secret []byte) (*directory, error) {
 	if dir == "" {
-		path, err := os.MkdirTemp("", "limpet-nats-")
+		path, err := os.MkdirTemp(temp, "limpet-nats-")
 		if err != nil {
 			return nil, fmt.Errorf("temporary directory: %w", err)
 		}

@@ -35,6 +35,9 @@ type Config struct {
 	// Dir keeps the streams, the secret that passwords come from, and the lock. Empty:
 	// everything is in memory and ends with the server.
 	Dir string
+	// TempDir is where a server without Dir makes its temporary directory; os.TempDir
+	// when empty.
+	TempDir string
 	// Name of the server; "limpet" when empty.
 	Name string
 	// Listen is a TCP address ("127.0.0.1:4222", port 0 for any); empty: none.
@@ -146,7 +149,7 @@ func Start(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
-	dir, err := openDirectory(cfg.Dir, cfg.Secret)
+	dir, err := openDirectory(cfg.Dir, cfg.TempDir, cfg.Secret)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
