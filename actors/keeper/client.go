@@ -135,6 +135,9 @@ func (c *Client) Close() error {
 		p.output.stop(errClosed)
 	}
 	c.pumping.Wait()
+	for _, p := range processes { // before the good-bye: the next worker may write at once
+		p.input.shut()
+	}
 	asked := make(chan struct{})
 	go func() { c.asking.Wait(); close(asked) }() // awaited below
 	ctx, cancel := context.WithTimeout(context.Background(), detachLimit)

@@ -6,8 +6,10 @@ import (
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
-// Event is what the keeper tells; exactly one field is set. Per process they come in
-// this order and at most once each: Exited, then Gone if Exited did not say so already.
+// Event is what the keeper tells; exactly one field is set. Per process Exited comes
+// once, and a Gone that is true at most once and after it, unless Exited said so
+// already. A stop that fails sends a Gone that is false, also before Exited when the
+// command itself does not end; the next stop sends another.
 // Lost is the last event of a [Client].
 type Event struct {
 	Exited *Exited

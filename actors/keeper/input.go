@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type input struct {
 	stdin   *os.File // a pipe; nil for a terminal, whose master is the output's
 
 	written atomic.Int64 // the slot's word, for readers that must not touch the slot
+
+	leaving atomic.Bool // the write under way shall end, and no other begin
 
 	mu       sync.Mutex // one write at a time
 	closed   bool       // guarded by mu; also in the slot
@@ -88,9 +91,9 @@ func (p *Process) WriteInput(ctx context.Context, offset int64, b []byte) (n int
 		s.word(wordWriting).Store(0)
 		return n, nil
 	}
-	if n == 0 && ctx.Err() != nil {
+	if n == 0 && (ctx.Err() != nil || i.leaving.Load()) {
 		s.word(wordWriting).Store(0) // nothing was delivered: the caller may try again
-		return 0, context.Cause(ctx)
+		return 0, cmp.Or(context.Cause(ctx), errReleased)
 	}
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.EIO) {
 		s.word(wordWriting).Store(0)
@@ -173,6 +176,9 @@ func (i *input) write(ctx context.Context, f *os.File, b []byte) (int, error) {
 	if err := f.SetWriteDeadline(time.Now().Add(inputLimit)); err != nil {
 		return 0, err
 	}
+	if i.leaving.Load() { // after the deadline: shut sets them the other way round
+		return 0, errReleased
+	}
 	fired := make(chan struct{})
 	// Not by the deadline of ctx: the write could then end before ctx says that it has.
 	stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Unix(1, 0)); close(fired) })
@@ -203,8 +209,12 @@ func (i *input) end(ctx context.Context) error {
 	return err
 }
 
-// shut closes this side for good.
+// shut ends the write under way and closes this side for good.
 func (i *input) shut() {
+	i.leaving.Store(true)
+	for _, f := range []*os.File{i.stdin, i.process.output.master} {
+		_ = f.SetWriteDeadline(time.Unix(1, 0)) // nil or closed: an error that says so
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.shutdown = true

@@ -207,7 +207,11 @@ func (c *Client) newProcess(info processInfo, fds []int) (*Process, error) {
 			*d.file, err = next(d.name)
 		}
 	}
-	if info.Between && err == nil && len(fds) >= 2 {
+	switch {
+	case !info.Between || err != nil:
+	case len(fds) < 2:
+		err = fmt.Errorf("process %s: %w: no descriptors for the pipe of its terminal", info.Process, errFrame)
+	default:
 		p.output.between = &[2]int{fds[0], fds[1]}
 		fds = fds[2:]
 	}
