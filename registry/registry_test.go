@@ -188,6 +188,38 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+// TestSessionByIDReadsNoList: an id without a pointer is unknown, whatever sessions
+// there are, and a pointer that cannot be written leaves no session behind.
+func TestSessionByIDReadsNoList(t *testing.T) {
+	s := single(t)
+	c := embeddedtest.Connect(t, s, subjects.RoleWorker, "W1")
+	w := registry.New(c, "W1")
+	ctx := t.Context()
+	data, err := wire.Marshal(subjects.TypeMsgpack, &wire.SessionRecord{Version: 1, ID: "bare", Name: "bare", Tenant: tenant, Worker: "W1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Append(ctx, c.Root().Record("W1", tenant, subjects.KindSession, "bare"), nil, data, bus.ExpectAny()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.SessionByID(ctx, tenant, "bare"); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("found without a pointer, by listing all: %v", err)
+	}
+	rec := &wire.SessionRecord{Version: 1, ID: "id1", Name: "n1", Tenant: tenant, Worker: "W1"}
+	if _, _, err := w.CreateSession(ctx, tenant, rec); err != nil {
+		t.Fatal(err)
+	}
+	stream := c.Root().Stream(subjects.StreamRecords)
+	p, err := c.Last(ctx, stream, c.Root().RecordFilter(tenant, "session-id", "id1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Last(ctx, stream, c.Root().RecordFilter(tenant, subjects.KindSession, "n1"))
+	if err != nil || p.Seq >= r.Seq {
+		t.Errorf("the pointer is at %d, its record at %d: %v", p.Seq, r.Seq, err)
+	}
+}
+
 func TestBoots(t *testing.T) {
 	s := single(t)
 	w1, w2 := open(t, s, "W1"), open(t, s, "W2")

@@ -34,10 +34,13 @@ func (r *Registry) CreateSession(ctx context.Context, tenant string, rec *wire.S
 	if err != nil {
 		return 0, nil, err
 	}
+	if err := r.point(ctx, r.worker, tenant, rec); err != nil {
+		return 0, nil, fmt.Errorf("create session %s: %w", rec.Name, err)
+	}
 	rev, other, err := r.put(ctx, w)
 	switch {
 	case err == nil:
-		return rev, nil, r.point(ctx, r.worker, tenant, rec)
+		return rev, nil, nil
 	case !errors.Is(err, ErrConflict):
 		return 0, nil, fmt.Errorf("create session %s: %w", rec.Name, err)
 	}
@@ -55,18 +58,18 @@ func (r *Registry) UpdateSession(ctx context.Context, tenant string, rec *wire.S
 	if err := check("worker", rec.Worker, "tenant", tenant, "name", rec.Name, "session", rec.ID); err != nil {
 		return 0, err
 	}
-	rev, err := r.update(ctx,
-		r.root.Record(rec.Worker, tenant, subjects.KindSession, rec.Name),
-		r.root.RecordFilter(tenant, subjects.KindSession, rec.Name), rev, rec.Closed, rec)
-	if err != nil {
+	if err := r.point(ctx, rec.Worker, tenant, rec); err != nil {
 		return 0, err
 	}
-	return rev, r.point(ctx, rec.Worker, tenant, rec)
+	return r.update(ctx,
+		r.root.Record(rec.Worker, tenant, subjects.KindSession, rec.Name),
+		r.root.RecordFilter(tenant, subjects.KindSession, rec.Name), rev, rec.Closed, rec)
 }
 
-// point writes the pointer from the id to the name. It follows the record, so an id
-// whose pointer was never written (we died between both) is found by SessionByID in
-// the list instead.
+// point writes the pointer from the id to the name. It goes before the record, so there
+// is no record without one, and a failure here means that no record was written. One
+// whose record was then not written points to a name that another id has: nothing is
+// found by it.
 func (r *Registry) point(ctx context.Context, worker, tenant string, rec *wire.SessionRecord) error {
 	data, err := wire.Marshal(subjects.TypeMsgpack, &sessionPointer{wire.Version, rec.Name})
 	if err != nil {
@@ -78,8 +81,12 @@ func (r *Registry) point(ctx context.Context, worker, tenant string, rec *wire.S
 	}
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	_, err = r.conn.Append(ctx, r.root.Record(worker, tenant, kindSessionID, rec.ID), h, data, bus.ExpectAny())
-	if err != nil && !errors.Is(err, bus.ErrUnknownOutcome) {
+	subject := r.root.Record(worker, tenant, kindSessionID, rec.ID)
+	_, err = r.conn.Append(ctx, subject, h, data, bus.ExpectAny())
+	if errors.Is(err, bus.ErrUnknownOutcome) && ctx.Err() == nil {
+		_, err = r.conn.Append(ctx, subject, h, data, bus.ExpectAny()) // twice is as good as once
+	}
+	if err != nil {
 		return fmt.Errorf("point session %s to %s: %w", rec.ID, rec.Name, err)
 	}
 	return nil
@@ -100,26 +107,14 @@ func (r *Registry) SessionByID(ctx context.Context, tenant, id string) (*wire.Se
 		return nil, 0, err
 	}
 	p, _, err := last[sessionPointer](ctx, r, r.root.RecordFilter(tenant, kindSessionID, id))
-	if err == nil {
-		rec, rev, err := r.Session(ctx, tenant, p.Name)
-		if err == nil && rec.ID != id {
-			return nil, 0, fmt.Errorf("session %s: %w", id, ErrNotFound)
-		}
-		return rec, rev, err
-	}
-	if !errors.Is(err, ErrNotFound) {
+	if err != nil {
 		return nil, 0, err
 	}
-	all, lerr := r.Sessions(ctx, tenant)
-	if lerr != nil {
-		return nil, 0, lerr
+	rec, rev, err := r.Session(ctx, tenant, p.Name)
+	if err == nil && rec.ID != id {
+		return nil, 0, fmt.Errorf("session %s: %w", id, ErrNotFound)
 	}
-	for _, e := range all {
-		if e.Record.ID == id {
-			return e.Record, e.Rev, nil
-		}
-	}
-	return nil, 0, fmt.Errorf("session %s: %w", id, ErrNotFound)
+	return rec, rev, err
 }
 
 // Sessions lists as Executions does.
