@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
 // Bounds that A62 fixes.
@@ -16,6 +18,8 @@ const (
 	liveRate = 256 << 10
 	// roundFeeds is how many processes' boxes a sender takes at once.
 	roundFeeds = 64
+	// maxSenders times roundFeeds is what a connection has in flight at most, by default.
+	maxSenders = 4
 	// adoptedShift places the numbers of an adopting incarnation above all earlier ones,
 	// and keeps them exact in JSON for two million incarnations.
 	adoptedShift = 32
@@ -28,7 +32,8 @@ type Config struct {
 	// Linger is how long a lifecycle observation waits for others to travel with, which
 	// halves its price; default 10 ms.
 	Linger time.Duration
-	// Senders is how many goroutines send, 1..64; default 2.
+	// Senders is how many goroutines send, 1..4; default 2. Each takes up to 64 of the
+	// connection's appends in flight before it waits for one: more could wait for each other.
 	Senders int
 	// OutboxBytes bounds the output text waiting over all processes; default 8 MiB.
 	OutboxBytes int
@@ -69,8 +74,8 @@ func (c *Config) validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.Senders < 1 || c.Senders > 64 {
-		return fmt.Errorf("config: Senders %d is not in 1..64", c.Senders)
+	if c.Senders < 1 || c.Senders > maxSenders {
+		return wire.Invalid("Senders", "%d is not in 1..%d", c.Senders, maxSenders)
 	}
 	if c.Coalesce < 0 || c.Linger < 0 || c.OutboxBytes < 0 || c.MaxEnded < 0 || c.StoredRate < 0 || c.Attempts < 0 {
 		return fmt.Errorf("config: a negative bound in %+v", *c)

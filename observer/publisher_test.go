@@ -412,7 +412,7 @@ func TestForbiddenIsLost(t *testing.T) {
 }
 
 func TestConfigNames(t *testing.T) {
-	for _, cfg := range []observer.Config{{Senders: -1}, {Senders: 65}, {OutboxBytes: -1}, {Coalesce: -1}} {
+	for _, cfg := range []observer.Config{{Senders: -1}, {Senders: 5}, {OutboxBytes: -1}, {Coalesce: -1}} {
 		if _, err := observer.New(nil, "w1", 1, cfg); err == nil {
 			t.Errorf("%+v is accepted", cfg)
 		}
