@@ -80,8 +80,7 @@ func (c *Config) validate() error {
 		c.FollowPatience = 15 * time.Minute
 	}
 	if c.Dial == nil && c.Socket != "" {
-		path := c.Socket
-		c.Dial = func() (net.Conn, error) { return net.DialTimeout("unix", path, 2*time.Second) }
+		c.Dial = bus.DialUnix(c.Socket) // of any length
 	}
 	if err := subjects.CheckToken("Tenant", c.Tenant); err != nil {
 		return wire.Invalid("tenant", "%v", err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,10 @@ func TestVerbs(t *testing.T) {
 
 func TestSocket(t *testing.T) {
 	dir := t.TempDir()
+	dir += "/" + strings.Repeat("long", 30) // more than the kernel takes in an address
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	s := serverAt(t, dir+"/s")
 	newAPI(t, s, echo)
 	c := dial(t, s, func(cfg *client.Config) { cfg.Dial, cfg.Socket = nil, dir+"/s" })
