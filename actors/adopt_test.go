@@ -257,6 +257,7 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 	if err := pub.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(2 * time.Second) // over sees its flag, which nobody is there to tell us of
 	b.boot()
 	wantEnd(t, b.wait(live.Process), wire.StateFailed, wire.ReasonWorkerLost)
 	end := b.wait(over.Process)

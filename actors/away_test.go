@@ -28,6 +28,8 @@ func TestSealPatience(t *testing.T) {
 				c.close()
 				synctest.Wait()
 				c.exits(keeper.Exited{Gone: true})
+				// Something that publishes does not show an end that is not tried yet.
+				w.worker.deps.dir.process(tenant, c.id).reports <- report{kind: reportWritten, write: writeCall{r: unasked()}}
 				synctest.Wait()
 				if now := take[wire.Receipt](w.sendTo(c.id, "status", &wire.Status{Version: wire.Version, ProcessRef: ref(c.id)})); now.State != wire.StateRunning || now.ExitCode == nil {
 					t.Errorf("before the record is tried: %+v", now)

@@ -40,7 +40,7 @@ func TestCPULimit(t *testing.T) {
 	each(t, func(t *testing.T, f *Forker) {
 		s := bash(t, "while :; do :; done")
 		s.Rlimits = []Rlimit{{unix.RLIMIT_CPU, 1}}
-		if e := start(t, f, s).end(); e.Signal != unix.SIGXCPU || e.Usage.UserMS+e.Usage.SystemMS < 900 {
+		if e := start(t, f, s).end(); e.Signal != unix.SIGXCPU || e.Usage.UserMS+e.Usage.SystemMS < 500 {
 			t.Errorf("got %+v", e)
 		}
 	})

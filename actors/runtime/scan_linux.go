@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -187,10 +188,23 @@ func (s *scanner) descends(m member) bool {
 	return false
 }
 
+// execLooks is how often an empty environment is looked at again.
+const execLooks = 2
+
 // tagOf reads the environment a process was started with: whether it carries our tag,
 // or another one. One that may not be read carries none.
 func (s *scanner) tagOf(pid int) (own, other bool) {
-	s.buf = readAll("/proc/"+strconv.Itoa(pid)+"/environ", s.buf[:0])
+	path := "/proc/" + strconv.Itoa(pid) + "/environ"
+	s.buf = readAll(path, s.buf[:0])
+	for range execLooks {
+		if len(s.buf) > 0 {
+			break
+		}
+		// Cleared, or just being replaced by an exec: then it is there in a moment.
+		t := time.NewTimer(time.Millisecond)
+		<-t.C
+		s.buf = readAll(path, s.buf[:0])
+	}
 	prefix := []byte(TagVariable + "=")
 	for entry := range bytes.SplitSeq(s.buf, []byte{0}) {
 		if value, ok := bytes.CutPrefix(entry, prefix); ok {

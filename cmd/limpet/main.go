@@ -22,8 +22,11 @@ func main() {
 }
 
 func run() error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
+	// A closed stdout shall be an error of the write, which ends the command too
+	// (`limpet run -- yes | head -1`), and not our death.
+	signal.Ignore(syscall.SIGPIPE)
 	return newRoot().ExecuteContext(ctx)
 }
 

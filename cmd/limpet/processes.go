@@ -270,8 +270,11 @@ func newWrite(g *globals) *cobra.Command {
 				case len(args) == 2:
 					data = []byte(args[1] + "\n")
 				default:
-					if data, err = io.ReadAll(io.LimitReader(os.Stdin, wire.MaxInputBytes+1)); err != nil {
+					if data, err = io.ReadAll(io.LimitReader(os.Stdin, maxWrite+1)); err != nil {
 						return fmt.Errorf("read stdin: %w", err)
+					}
+					if len(data) > maxWrite {
+						return usagef("stdin holds more than %d MiB; write it in parts", maxWrite>>20)
 					}
 				}
 				r, err := writeOrClose(ctx, c, id, data, closeInput)
@@ -290,14 +293,26 @@ func newWrite(g *globals) *cobra.Command {
 	return c
 }
 
-func writeOrClose(ctx context.Context, c *client.Client, id string, data []byte, closeInput bool) (*wire.Receipt, error) {
+// maxWrite is what one limpet write takes from its stdin.
+const maxWrite = 64 << 20
+
+// writeOrClose writes data in as many writes as it takes, or only closes.
+func writeOrClose(ctx context.Context, c *client.Client, id string, data []byte, closeInput bool) (r *wire.Receipt, err error) {
 	if len(data) == 0 {
 		if !closeInput {
 			return nil, usagef("there is nothing to write; give a text, some input, or --close")
 		}
 		return c.CloseStdin(ctx, id)
 	}
-	return c.Write(ctx, wire.Write{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: id}, Data: data, Close: closeInput})
+	for len(data) > 0 {
+		n := min(len(data), wire.MaxInputBytes)
+		m := wire.Write{Version: wire.Version, ProcessRef: wire.ProcessRef{Process: id}, Data: data[:n], Close: closeInput && n == len(data)}
+		if r, err = c.Write(ctx, m); err != nil {
+			return nil, err
+		}
+		data = data[n:]
+	}
+	return r, nil
 }
 
 func newKill(g *globals) *cobra.Command {
@@ -340,6 +355,9 @@ seen. With --signal it sends that signal to the process group instead, and no mo
 					return nil
 				}
 				fmt.Printf("%s %s, exit %s\n", r.Process, stateText(r), exitText(r))
+				if r.State == wire.StateOutcomeUnknown || !r.State.Terminal() {
+					return &exitError{code: exitFailed}
+				}
 				return nil
 			})
 		},

@@ -124,7 +124,10 @@ func (g *globals) withClient(ctx context.Context, f func(context.Context, *clien
 
 // openSession opens the person's session, which stays until up ends.
 func (g *globals) openSession(ctx context.Context, c *client.Client) (*client.Session, error) {
-	return c.Open(ctx, wire.Open{Version: wire.Version, Name: g.session, IdleTTLMS: -1, DefaultTimeoutMS: -1})
+	return c.Open(ctx, wire.Open{
+		Version: wire.Version, Name: g.session, IdleTTLMS: -1, DefaultTimeoutMS: -1,
+		Limits: &wire.SessionLimits{LiveProcesses: 256}, // a person and a script, not one agent
+	})
 }
 
 // process finds a process by its id or by a start of it that is unique.

@@ -48,6 +48,14 @@ func (f *commandFlags) add(c *cobra.Command) {
 	fl.SetInterspersed(false)
 }
 
+// atLeastOne is a time in milliseconds: one that was asked for is never none.
+func atLeastOne(d time.Duration) int64 {
+	if d == 0 {
+		return 0
+	}
+	return max(1, d.Milliseconds())
+}
+
 // command is what the flags and the words after -- say.
 func (f *commandFlags) command(args []string) (wire.Command, error) {
 	c, err := commandOf(args)
@@ -59,9 +67,9 @@ func (f *commandFlags) command(args []string) (wire.Command, error) {
 	}
 	c.TimeoutMS = -1
 	if f.timeout > 0 {
-		c.TimeoutMS = max(1, f.timeout.Milliseconds())
+		c.TimeoutMS = atLeastOne(f.timeout)
 	}
-	c.IdleTimeoutMS, c.GraceMS = f.idle.Milliseconds(), f.grace.Milliseconds()
+	c.IdleTimeoutMS, c.GraceMS = atLeastOne(f.idle), atLeastOne(f.grace)
 	c.Shell, c.Leftovers = f.shell, wire.Leftovers(f.leftover)
 	c.Description = cmp.Or(f.about, oneLine(strings.Join(args, " "), wire.MaxDescription))
 	// Relative to where we are, not to where the worker is.
@@ -231,6 +239,9 @@ func exitOf(r *wire.Receipt) error {
 	}
 	if r.LeftoversKilled > 0 {
 		fmt.Fprintf(os.Stderr, "limpet: ended %d process(es) that the command had left\n", r.LeftoversKilled)
+	}
+	if r.Output.Error != "" {
+		fmt.Fprintf(os.Stderr, "limpet: the output may not be all: %s\n", r.Output.Error)
 	}
 	switch {
 	case r.ExitCode == nil && r.Error != nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -98,6 +99,9 @@ func input(ctx context.Context, c *client.Client, process string) {
 				break
 			}
 			if wire.AsError(werr).Code != wire.CodeInputBackpressure || ctx.Err() != nil {
+				if ctx.Err() == nil {
+					fmt.Fprintf(os.Stderr, "limpet: the command did not take its input beyond byte %d: %s\r\n", offset, message(werr))
+				}
 				return
 			}
 			t := time.NewTimer(50 * time.Millisecond)
