@@ -44,7 +44,8 @@ type Config struct {
 	URL string
 	// Credentials for all but Conn: user and password, a token, or a file.
 	User, Password, Token, CredsFile string
-	// InboxPrefix is where answers arrive, where permissions ask for a special one.
+	// InboxPrefix is where answers arrive. With a user and none given it is the one that
+	// the permissions of the tenant allow.
 	InboxPrefix string
 	// Root of the subjects; the default when zero.
 	Root subjects.Root
@@ -84,6 +85,9 @@ func (c *Config) validate() error {
 	}
 	if err := subjects.CheckToken("Tenant", c.Tenant); err != nil {
 		return wire.Invalid("tenant", "%v", err)
+	}
+	if c.InboxPrefix == "" && c.User != "" {
+		c.InboxPrefix = subjects.InboxPrefix(subjects.RoleTenant, c.Tenant)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func connect(ctx context.Context) (*client.Client, func()) {
 		panic(err)
 	}
 	b := local.Bus("example")
-	c, err := client.Connect(ctx, client.Config{Dial: b.Dial, User: b.User, Password: b.Password, InboxPrefix: b.InboxPrefix})
+	c, err := client.Connect(ctx, client.Config{Dial: b.Dial, User: b.User, Password: b.Password})
 	if err != nil {
 		panic(err)
 	}
