@@ -25,6 +25,7 @@ func numbers(n int) []byte {
 
 // TestOutPages: OUT 47 and 41, systematically.
 func TestOutPages(t *testing.T) {
+	notShort(t)
 	l := start(t)
 	want := numbers(8000)
 

@@ -190,6 +190,7 @@ func TestCaseResourcesOutput(t *testing.T) {
 }
 
 func TestCaseResourcesSlots(t *testing.T) {
+	notShort(t)
 	l := start(t)
 	const limit = 5
 	a := newAgent(t, l, wire.Open{Cwd: t.TempDir(), Limits: &wire.SessionLimits{LiveProcesses: limit, RetainedProcesses: 10}})

@@ -32,3 +32,12 @@ func need(t testing.TB, word string) {
 	}
 	t.Skipf("this host has no %s", word)
 }
+
+// notShort leaves a test out of a run with -short, which the race detector's is: it takes
+// minutes there, and finds nothing that the shorter ones beside it do not.
+func notShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: one of the longest; it runs without -short and without -race")
+	}
+}

@@ -22,6 +22,7 @@ var chaosKills = flag.Int("chaos.kills", 0, "kill the worker so many times durin
 // TestChaosKillWorker: kill -9 of the worker, again and again, while a process prints as
 // fast as it can. No byte is lost, and every chunk is at the cursor where it was before.
 func TestChaosKillWorker(t *testing.T) {
+	notShort(t)
 	kills, size, until := *chaosKills, int64(400<<20), time.Now().Add(time.Hour)
 	if kills == 0 {
 		kills, size, until = 1000, 64<<20, time.Now().Add(*chaosTime)
@@ -127,6 +128,7 @@ func waitWorker(t *testing.T, l *Lab) {
 // TestLines: with the spool above it nothing of 100 MiB of lines is lost; at the default
 // what was produced is what is kept and what is counted as dropped.
 func TestLines(t *testing.T) {
+	notShort(t)
 	const size = 100 << 20
 	l := start(t)
 	s := open(t, l)
