@@ -313,7 +313,12 @@ func (f *Forker) start(s *Spec, program string) (_ *Child, err error) {
 func (f *Forker) hand(j *job) error {
 	s := j.spec
 	if f.tree != nil && s.Umask == DefaultUmask && len(s.Rlimits) == 0 && s.MemoryBytes == 0 {
-		return f.fork(j)
+		// Not from the main thread, whose children are taken for orphans.
+		goruntime.LockOSThread()
+		defer goruntime.UnlockOSThread()
+		if unix.Gettid() != f.self {
+			return f.fork(j)
+		}
 	}
 	select {
 	case f.jobs <- j:
