@@ -165,8 +165,7 @@ func help(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", append([]string{"run", "./cmd/limpet"}, append(args, "--help")...)...).Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
 		t.Fatalf("limpet %s --help: %v", strings.Join(args, " "), err)
