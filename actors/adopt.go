@@ -72,7 +72,8 @@ func newAdoption(w *Worker) *adoption {
 func (a *adoption) start() {
 	for _, s := range a.sessions {
 		a.deps.dir.addSession(s)
-		a.own.Go(s.run) // ends by its close, its TTL, or the worker's shutdown
+		s.adoptMembers() // before anybody can ask for one of them
+		a.own.Go(s.run)  // ends by its close, its TTL, or the worker's shutdown
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
-// adoptMembers enters what boot found, oldest first, when the session's actor starts.
+// adoptMembers enters what boot found, oldest first. It is called before the session's
+// actor is started.
 func (s *session) adoptMembers() {
 	slices.SortFunc(s.adopted, func(a, b *process) int { return a.receipt.CreatedAt.Compare(b.receipt.CreatedAt) })
 	for _, p := range s.adopted {

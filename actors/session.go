@@ -88,7 +88,6 @@ func (s *session) run() {
 }
 
 func (s *session) loop() {
-	s.adoptMembers()
 	if s.rec.Load().Closed {
 		s.close(closing{by: "close"})
 		return
