@@ -23,12 +23,21 @@ var chaosKills = flag.Int("chaos.kills", 0, "kill the worker so many times durin
 // fast as it can. No byte is lost, and every chunk is at the cursor where it was before.
 func TestChaosKillWorker(t *testing.T) {
 	notShort(t)
-	kills, size, until := *chaosKills, int64(400<<20), time.Now().Add(time.Hour)
-	if kills == 0 {
-		kills, size, until = 1000, 64<<20, time.Now().Add(*chaosTime)
-	}
 	l := start(t)
 	s := open(t, l)
+	if *chaosKills > 0 {
+		killWhilePrinting(t, l, s, *chaosKills, 400<<20, time.Now().Add(time.Hour))
+		return
+	}
+	for until := time.Now().Add(*chaosTime); time.Now().Before(until) && !t.Failed(); {
+		killWhilePrinting(t, l, s, 1000, 64<<20, until)
+	}
+}
+
+// killWhilePrinting runs one process that prints size bytes, and kills the worker until
+// it has ended, so many kills were made, or the time is up.
+func killWhilePrinting(t *testing.T, l *Lab, s *client.Session, kills int, size int64, until time.Time) {
+	t.Helper()
 	ctx := t.Context()
 	// Numbered lines: what is lost, doubled or out of its place shows in the hash.
 	text := fmt.Sprintf("seq -f '%%015.0f' 1 %d; exit 7", size/16)

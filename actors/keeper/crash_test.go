@@ -137,6 +137,9 @@ func TestKilledWorkersLoseNothing(t *testing.T) {
 
 func TestKilledWorkersLoseNothingOfATerminal(t *testing.T) {
 	total := int64(30 << 20)
+	if testing.Short() {
+		total = 10 << 20
+	}
 	out := killWorkers(t, "tty", total)
 	var rest []byte
 	line := 0
