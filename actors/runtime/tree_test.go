@@ -191,7 +191,7 @@ func TestForkingLoop(t *testing.T) {
 			gone(t, f, r, got)
 			r.end()
 		}
-		if worst > time.Second {
+		if worst > 5*time.Second { // 4 to 12 ms on a host that does nothing else
 			t.Errorf("the slowest of 50 took %v", worst)
 		}
 		t.Log("slowest of 50:", worst)
