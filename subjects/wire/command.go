@@ -15,7 +15,8 @@ type Command struct {
 	Text string `json:"text,omitempty"`
 	// Shell is "bash" (default), "sh", or the absolute path of a shell.
 	Shell string `json:"shell,omitempty"`
-	// Login runs the shell as a login shell (`-lc`). Not built yet.
+	// Login runs the shell as a login shell (`-lc`); only with Text. The session may ask
+	// for it always.
 	Login bool `json:"login,omitempty"`
 	// Cwd is an absolute directory; the session's when empty.
 	Cwd string `json:"cwd,omitempty"`
@@ -51,9 +52,10 @@ type Command struct {
 	Access *Access `json:"access,omitempty"`
 	// QuestionIDs must be admitted before the start. Not built yet.
 	QuestionIDs []string `json:"question_ids,omitempty"`
-	// Descriptors are extra descriptors 3..64. Not built yet.
+	// Descriptors are extra descriptors 3..64, each number once; not with a TTY (M7).
 	Descriptors []Descriptor `json:"descriptors,omitempty"`
-	// CaptureState persists cwd and exported environment in the session. Not built yet.
+	// CaptureState persists cwd and exported environment in the session; only with Text.
+	// The session may ask for it always.
 	CaptureState bool `json:"capture_state,omitempty"`
 	// Labels are free key/value pairs kept in the record: at most 16, keys of 1..63
 	// and values of at most 255 bytes.

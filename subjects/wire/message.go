@@ -18,6 +18,13 @@ type Open struct {
 	Limits    *SessionLimits `json:"limits,omitempty"`
 	// DefaultTimeoutMS for commands that give none; 0 means 120,000, -1 none.
 	DefaultTimeoutMS int64 `json:"default_timeout_ms,omitempty"`
+	// Shell of commands that name none: "bash" (default), "sh", or an absolute path.
+	Shell string `json:"shell,omitempty"`
+	// Login runs shell text in a login shell, for every command of the session.
+	Login bool `json:"login,omitempty"`
+	// CaptureState persists the directory and the exported environment at the end of
+	// each shell text for the next ones (S3).
+	CaptureState bool `json:"capture_state,omitempty"`
 }
 
 // SessionLimits bound a session. Zero means the worker's default; a worker may cap them.
@@ -43,6 +50,12 @@ type Session struct {
 	Limits      SessionLimits     `json:"limits"`
 	IdleTTLMS   int64             `json:"idle_ttl_ms"`
 	Labels      map[string]string `json:"labels,omitempty"`
+	// Shell, Login and CaptureState as opened.
+	Shell        string `json:"shell,omitempty"`
+	Login        bool   `json:"login,omitempty"`
+	CaptureState bool   `json:"capture_state,omitempty"`
+	// CurrentCwd is where the next command runs, when captured state says so.
+	CurrentCwd string `json:"current_cwd,omitempty"`
 }
 
 // SessionRef names a session in api calls: by id or by name.
@@ -105,12 +118,28 @@ const (
 	ShapeTail     Shape = "tail"
 )
 
+// Arrange is how the two streams become texts (C4).
+type Arrange string
+
+// Arrangements.
+const (
+	ArrangeSplit        Arrange = "split"        // default: stdout and stderr, each by itself
+	ArrangeCombined     Arrange = "combined"     // one text, in the order of the reads
+	ArrangeConcatenated Arrange = "concatenated" // one text, stdout and then stderr
+)
+
 // Render says how the text of a run is made. Zero values are the native defaults.
 type Render struct {
-	Shape    Shape `json:"shape,omitempty"`
-	MaxBytes int   `json:"max_bytes,omitempty"` // default 30,000; 1,024..1,000,000
-	MaxLines int   `json:"max_lines,omitempty"` // 0 no limit
-	View     View  `json:"view,omitempty"`      // default safe
+	Shape Shape `json:"shape,omitempty"`
+	// Arrange other than split puts all text into Result.Stdout.
+	Arrange  Arrange `json:"arrange,omitempty"`
+	MaxBytes int     `json:"max_bytes,omitempty"` // default 30,000; 1,024..1,000,000
+	MaxLines int     `json:"max_lines,omitempty"` // 0 no limit
+	MaxChars int     `json:"max_chars,omitempty"` // 0 no limit
+	// HeadPercent of the limits goes to the head of head_tail, the rest to the tail;
+	// 0 means 50; at most 99.
+	HeadPercent int  `json:"head_percent,omitempty"`
+	View        View `json:"view,omitempty"` // default safe
 }
 
 // Result answers run: the receipt, and the text of the output.
@@ -136,9 +165,12 @@ type Rendered struct {
 	EncodingLoss int64  `json:"encoding_loss,omitempty"` // bytes replaced by U+FFFD
 }
 
-// ProcessRef names a process. Session is set by api callers that have one.
+// ProcessRef names a process.
 type ProcessRef struct {
 	Process string `json:"process"`
+	// InSession is the id of the session that the process must be of: one of another
+	// session is then as unknown as one that never was (P26). Empty: any of the tenant's.
+	InSession string `json:"in_session,omitempty"`
 }
 
 // View is how bytes become text.
@@ -174,6 +206,108 @@ type Wait struct {
 	// For is "end" (default: exited and streams drained) or "exit".
 	For    string `json:"for,omitempty"`
 	WaitMS int64  `json:"wait_ms,omitempty"` // 0..600,000, default 1,000
+}
+
+// WaitFor waits, on the worker and in one call, until something is true of a process,
+// or it has ended, or the time is up. It cancels nothing. Several processes may be
+// waited for at once (P28); a gateway asks for each.
+type WaitFor struct {
+	Version int `json:"version"`
+	ProcessRef
+	// Processes instead of Process: 1 to 32, each once.
+	Processes []string `json:"processes,omitempty"`
+	// Mode with Processes: "any" (default) answers at the first that met, "all" when
+	// each has met or ended.
+	Mode string `json:"mode,omitempty"`
+	// For is "end" (default), "exit", "pattern", "port", "file" or "quiet".
+	For string `json:"for,omitempty"`
+	// Pattern (RE2, at most 1,024 bytes) of a line of the safe view, the last unfinished
+	// line too; for "pattern".
+	Pattern string `json:"pattern,omitempty"`
+	// Stream limits pattern and quiet to one stream.
+	Stream string `json:"stream,omitempty"`
+	// Cursor is the first chunk that pattern looks at; absent, the first that is kept.
+	Cursor *int64 `json:"cursor,omitempty"`
+	// Port on the worker's host that somebody listens on, 1..65,535; for "port".
+	Port int `json:"port,omitempty"`
+	// Path that exists, absolute or relative to the process's directory; for "file".
+	Path string `json:"path,omitempty"`
+	// QuietMS without output, 1..600,000; for "quiet".
+	QuietMS int64 `json:"quiet_ms,omitempty"`
+	// WaitMS 0..600,000; 0 means 30,000.
+	WaitMS int64 `json:"wait_ms,omitempty"`
+}
+
+// Waited answers wait_for.
+type Waited struct {
+	Version int `json:"version"`
+	// Met: of any one, or of all.
+	Met bool `json:"met"`
+	// Results are in the order asked for.
+	Results []ProcessWait `json:"results"`
+}
+
+// ProcessWait is what became of the wait for one process.
+type ProcessWait struct {
+	Process string `json:"process"`
+	Met     bool   `json:"met"`
+	// Ended: the process has ended, so that nothing more can come of it.
+	Ended bool `json:"ended,omitempty"`
+	// Match is the line of a pattern.
+	Match *Match `json:"match,omitempty"`
+	// PortOwner says who listens: "process" (one of its tree), "other", or "unknown".
+	PortOwner string   `json:"port_owner,omitempty"`
+	Receipt   *Receipt `json:"receipt,omitempty"`
+	Error     *Error   `json:"error,omitempty"` // of this process alone
+}
+
+// Match is a line that a pattern matched, in the safe view.
+type Match struct {
+	Cursor     int64  `json:"cursor"`      // of the chunk in which the line begins
+	NextCursor int64  `json:"next_cursor"` // of the chunk behind the line
+	Offset     int64  `json:"offset"`      // raw, of that chunk
+	Stream     string `json:"stream"`
+	// Line without its end, at most 2,000 bytes around the match.
+	Line      string   `json:"line"`
+	Truncated bool     `json:"truncated,omitempty"`
+	Before    []string `json:"before,omitempty"`
+	After     []string `json:"after,omitempty"`
+}
+
+// Search looks for lines in the output of a process, on the worker.
+type Search struct {
+	Version int `json:"version"`
+	ProcessRef
+	// Pattern in RE2, at most 1,024 bytes, of one line of the safe view.
+	Pattern string `json:"pattern"`
+	// Literal takes the pattern as text.
+	Literal    bool `json:"literal,omitempty"`
+	IgnoreCase bool `json:"ignore_case,omitempty"`
+	// Stream limits the search to one stream.
+	Stream string `json:"stream,omitempty"`
+	// Cursor is the first chunk to look at; absent, the first that is kept.
+	Cursor *int64 `json:"cursor,omitempty"`
+	// MaxMatches 1..1,000, default 100; an answer holds 256 KiB of lines at most.
+	MaxMatches int `json:"max_matches,omitempty"`
+	// BeforeLines and AfterLines around each match, 0..20.
+	BeforeLines int `json:"before_lines,omitempty"`
+	AfterLines  int `json:"after_lines,omitempty"`
+}
+
+// Found answers search.
+type Found struct {
+	Version int     `json:"version"`
+	Process string  `json:"process"`
+	Matches []Match `json:"matches"`
+	// HasMore: the search stopped before the end; go on at NextCursor.
+	HasMore    bool        `json:"has_more"`
+	NextCursor int64       `json:"next_cursor"`
+	Scanned    int64       `json:"scanned_bytes"` // raw
+	Gaps       []Gap       `json:"gaps,omitempty"`
+	End        bool        `json:"end"` // the process has ended: there is nothing more to come
+	State      State       `json:"state"`
+	ExitCode   *int        `json:"exit_code"`
+	Output     OutputStats `json:"output"`
 }
 
 // Status asks for the receipt.

@@ -39,9 +39,15 @@ type Receipt struct {
 	TTY         *WindowSize `json:"tty,omitempty"`
 	Streams     StreamsMode `json:"streams"`
 	Shell       string      `json:"shell,omitempty"` // the program that ran the text
+	Login       bool        `json:"login,omitempty"` // as a login shell
 	Cwd         string      `json:"cwd"`
 	Confinement string      `json:"confinement"`
 	Notes       []string    `json:"notes,omitempty"`
+
+	// StateCapture of a command whose state was to be captured: "saved", "unchanged", or
+	// "missed" (notes say why); SessionCwd is then where the session's next command runs.
+	StateCapture string `json:"state_capture,omitempty"`
+	SessionCwd   string `json:"session_cwd,omitempty"`
 
 	StdinOpen  bool  `json:"stdin_open"`
 	StdinBytes int64 `json:"stdin_bytes,omitempty"`

@@ -16,9 +16,22 @@ type SessionRecord struct {
 	Limits           SessionLimits     `json:"limits"`
 	IdleTTLMS        int64             `json:"idle_ttl_ms"`
 	DefaultTimeoutMS int64             `json:"default_timeout_ms"`
+	Shell            string            `json:"shell,omitempty"`
+	Login            bool              `json:"login,omitempty"`
+	CaptureState     bool              `json:"capture_state,omitempty"`
+	// State is what the last command of a session that captures state left.
+	State *SessionState `json:"state,omitempty"`
 	CreatedAt        time.Time         `json:"created_at"`
 	Closed           bool              `json:"closed,omitempty"`
 	ClosedAt         *time.Time        `json:"closed_at,omitempty"`
+}
+
+// SessionState is a directory and an exported environment, as a difference to what the
+// session's commands start with.
+type SessionState struct {
+	Cwd   string   `json:"cwd,omitempty"`
+	Env   []EnvVar `json:"env,omitempty"`
+	Unset []string `json:"unset,omitempty"`
 }
 
 // ExecutionRecord is the stored execution, keyed by execution id. Its create is the

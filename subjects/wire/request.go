@@ -11,6 +11,8 @@ const (
 	VerbCancel     = "cancel"
 	VerbRead       = "read"
 	VerbWait       = "wait"
+	VerbWaitFor    = "wait_for"
+	VerbSearch     = "search"
 	VerbStatus     = "status"
 	VerbWrite      = "write"
 	VerbCloseStdin = "close_stdin"
@@ -23,7 +25,7 @@ const (
 func Verbs() []string {
 	return []string{
 		VerbOpen, VerbClose, VerbList, VerbPrepare, VerbRun, VerbStart, VerbCancel, VerbRead,
-		VerbWait, VerbStatus, VerbWrite, VerbCloseStdin, VerbResize, VerbSignal, VerbTerminate,
+		VerbWait, VerbWaitFor, VerbSearch, VerbStatus, VerbWrite, VerbCloseStdin, VerbResize, VerbSignal, VerbTerminate,
 	}
 }
 
@@ -52,6 +54,10 @@ func NewRequest(verb string) Request {
 		return new(Read)
 	case VerbWait:
 		return new(Wait)
+	case VerbWaitFor:
+		return new(WaitFor)
+	case VerbSearch:
+		return new(Search)
 	case VerbStatus:
 		return new(Status)
 	case VerbWrite:
@@ -114,6 +120,10 @@ func ProcessOf(r Request) (string, bool) {
 	case *Read:
 		return m.Process, true
 	case *Wait:
+		return m.Process, true
+	case *WaitFor:
+		return m.Process, true
+	case *Search:
 		return m.Process, true
 	case *Status:
 		return m.Process, true

@@ -17,7 +17,7 @@ func samples() []sample {
 	return []sample{
 		of[Open]("open"), of[Session]("session"), of[CloseSession]("close"), of[List]("list"),
 		of[Processes]("processes"), of[Start]("start"), of[Run]("run"), of[Result]("result"),
-		of[Read]("read"), of[Wait]("wait"), of[Status]("status"), of[Write]("write"),
+		of[Read]("read"), of[Wait]("wait"), of[WaitFor]("wait_for"), of[Waited]("waited"), of[Search]("search"), of[Found]("found"), of[Status]("status"), of[Write]("write"),
 		of[CloseStdin]("close_stdin"), of[Resize]("resize"), of[Signal]("signal"),
 		of[Terminate]("terminate"), of[Cancel]("cancel"), of[Prepare]("prepare"), of[Prepared]("prepared"),
 		of[Receipt]("receipt"), of[Page]("page"), of[Reply[Receipt]]("reply"), of[Event]("event"),

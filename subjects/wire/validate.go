@@ -181,6 +181,7 @@ func (c *checks) session(r SessionRef) {
 
 func (c *checks) process(r ProcessRef) {
 	c.token("process", r.Process, "a process id that start answered")
+	c.optionalToken("in_session", r.InSession, "the id of a session")
 }
 
 // limit checks a milliseconds field against its maximum, and asks whether another

@@ -88,12 +88,17 @@ func (c *checks) program(m *Command) {
 			c.fail("text", "blank")
 		}
 	}
+	c.shell("shell", m.Shell)
+}
+
+// shell checks the name of a shell.
+func (c *checks) shell(name, s string) {
 	switch {
-	case m.Shell == "", m.Shell == "bash", m.Shell == "sh":
-	case m.Shell[0] != '/':
-		c.fail("shell", `%s is not "bash", "sh", or the absolute path of a shell`, quote(m.Shell))
+	case s == "", s == "bash", s == "sh":
+	case s[0] != '/':
+		c.fail(name, `%s is not "bash", "sh", or the absolute path of a shell`, quote(s))
 	default:
-		c.text("shell", m.Shell, MaxPath)
+		c.text(name, s, MaxPath)
 	}
 }
 

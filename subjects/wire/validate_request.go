@@ -14,6 +14,7 @@ func (m *Open) Validate() error {
 		c.orZero("limits.retained_processes", int64(m.Limits.RetainedProcesses), 1, MaxProcesses)
 	}
 	c.limit("default_timeout_ms", m.DefaultTimeoutMS, -1, MaxTimeoutMS)
+	c.shell("shell", m.Shell)
 	return c.result()
 }
 
@@ -57,11 +58,22 @@ func (m *Run) Validate() error {
 	c.command(&m.Command)
 	c.limit("yield_ms", m.YieldMS, 0, MaxTimeoutMS)
 	oneOf(&c, "on_timeout", m.OnTimeout, OnTimeoutKill, OnTimeoutBackground, OnTimeoutDetach)
-	oneOf(&c, "render.shape", m.Render.Shape, ShapeHeadTail, ShapeHead, ShapeTail)
-	c.orZero("render.max_bytes", int64(m.Render.MaxBytes), MinRenderBytes, MaxRenderBytes)
-	c.between("render.max_lines", int64(m.Render.MaxLines), 0, MaxWhole)
-	oneOf(&c, "render.view", m.Render.View, ViewText, ViewSafe, ViewBase64)
+	c.render(&m.Render)
 	return c.result()
+}
+
+// render checks how a text is to be made.
+func (c *checks) render(r *Render) {
+	oneOf(c, "render.shape", r.Shape, ShapeHeadTail, ShapeHead, ShapeTail)
+	oneOf(c, "render.arrange", r.Arrange, ArrangeSplit, ArrangeCombined, ArrangeConcatenated)
+	c.orZero("render.max_bytes", int64(r.MaxBytes), MinRenderBytes, MaxRenderBytes)
+	c.between("render.max_lines", int64(r.MaxLines), 0, MaxWhole)
+	c.between("render.max_chars", int64(r.MaxChars), 0, MaxWhole)
+	c.between("render.head_percent", int64(r.HeadPercent), 0, 99)
+	if r.HeadPercent != 0 && r.Shape != "" && r.Shape != ShapeHeadTail {
+		c.fail("render.head_percent", "is of the shape head_tail; leave it out")
+	}
+	oneOf(c, "render.view", r.View, ViewText, ViewSafe, ViewBase64)
 }
 
 // Validate checks a prepare.
@@ -106,7 +118,7 @@ func (c *checks) page(m *Read) {
 	c.orZero("max_bytes", int64(m.MaxBytes), MinPageBytes, MaxPageBytes)
 	oneOf(c, "view", m.View, ViewText, ViewSafe, ViewBase64)
 	c.limit("wait_ms", m.WaitMS, 0, MaxReadWaitMS)
-	oneOf(c, "stream", m.Stream, Stdout.String(), Stderr.String())
+	c.stream(m.Stream)
 }
 
 // Validate checks a wait.

@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// Bounds of wait_for and search.
+const (
+	MaxPattern   = 1024 // bytes
+	MaxWaitedFor = 32   // processes in one wait_for
+	MaxQuietMS   = 600_000
+	MaxMatches   = 1000
+	MaxContext   = 20 // lines before and after a match
+)
+
+// Validate checks a wait_for: exactly what the condition needs is given, and nothing
+// that belongs to another one.
+func (m *WaitFor) Validate() error {
+	var c checks
+	c.version(m.Version)
+	c.waitTargets(m)
+	oneOf(&c, "for", m.For, "end", "exit", "pattern", "port", "file", "quiet")
+	for _, f := range []struct {
+		name, of string
+		given    bool
+		must     bool
+	}{
+		{"pattern", "pattern", m.Pattern != "", true},
+		{"port", "port", m.Port != 0, true},
+		{"path", "file", m.Path != "", true},
+		{"quiet_ms", "quiet", m.QuietMS != 0, true},
+		{"cursor", "pattern", m.Cursor != nil, false},
+	} {
+		switch {
+		case f.given && m.For != f.of:
+			c.fail(f.name, "only with for: %s", f.of)
+		case f.must && !f.given && m.For == f.of:
+			c.fail(f.name, "missing; for: %s needs it", f.of)
+		}
+	}
+	if m.Stream != "" && m.For != "pattern" && m.For != "quiet" {
+		c.fail("stream", "only with for: pattern and quiet")
+	}
+	c.stream(m.Stream)
+	c.pattern(m.Pattern, false)
+	if m.Cursor != nil {
+		c.between("cursor", *m.Cursor, 0, MaxWhole)
+	}
+	c.between("port", int64(m.Port), 0, 65_535)
+	c.text("path", m.Path, MaxPath)
+	c.limit("quiet_ms", m.QuietMS, 0, MaxQuietMS)
+	c.limit("wait_ms", m.WaitMS, 0, MaxWaitMS)
+	return c.result()
+}
+
+// waitTargets checks which processes are waited for.
+func (c *checks) waitTargets(m *WaitFor) {
+	if len(m.Processes) == 0 {
+		if m.Mode != "" {
+			c.fail("mode", "only with processes")
+		}
+		c.process(m.ProcessRef)
+		return
+	}
+	if m.Process != "" {
+		c.fail("processes", "process is given too; give one of both")
+	}
+	if len(m.Processes) > MaxWaitedFor {
+		c.fail("processes", "%d; at most %d", len(m.Processes), MaxWaitedFor)
+	}
+	for i, p := range m.Processes {
+		c.token(fmt.Sprintf("processes[%d]", i), p, "the id of a process")
+		if slices.Contains(m.Processes[:i], p) {
+			c.fail(fmt.Sprintf("processes[%d]", i), "%s is there twice", quote(p))
+		}
+	}
+	c.optionalToken("in_session", m.InSession, "the id of a session")
+	oneOf(c, "mode", m.Mode, "any", "all")
+}
+
+// Validate checks a search.
+func (m *Search) Validate() error {
+	var c checks
+	c.version(m.Version)
+	c.process(m.ProcessRef)
+	if m.Pattern == "" {
+		c.fail("pattern", "missing; give a regular expression (RE2), or text with literal: true")
+	}
+	c.pattern(m.Pattern, m.Literal)
+	c.stream(m.Stream)
+	if m.Cursor != nil {
+		c.between("cursor", *m.Cursor, 0, MaxWhole)
+	}
+	c.orZero("max_matches", int64(m.MaxMatches), 1, MaxMatches)
+	c.between("before_lines", int64(m.BeforeLines), 0, MaxContext)
+	c.between("after_lines", int64(m.AfterLines), 0, MaxContext)
+	return c.result()
+}
+
+// pattern checks a regular expression, which is nothing that can take for ever: RE2
+// takes time linear in the text.
+func (c *checks) pattern(p string, literal bool) {
+	c.text("pattern", p, MaxPattern)
+	if literal || p == "" || len(p) > MaxPattern {
+		return
+	}
+	if _, err := regexp.Compile(p); err != nil {
+		c.fail("pattern", "is no regular expression of RE2 (%v); literal: true searches for the text itself", err)
+	}
+}
+
+// stream checks the name of a stream.
+func (c *checks) stream(s string) { oneOf(c, "stream", s, Stdout.String(), Stderr.String()) }
