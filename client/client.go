@@ -111,6 +111,8 @@ type Client struct {
 	cfg  Config
 	conn *bus.Conn
 	own  bool // conn is closed with the client
+	// within is the one session whose processes it reaches; "" for all of the tenant.
+	within string
 }
 
 // Connect connects and returns when the connection stands, or ctx has ended.

@@ -19,7 +19,7 @@ import (
 // with an error of code expired.
 func (c *Client) Follow(ctx context.Context, process string, from int64, fn func(wire.Chunk) error) (*wire.Receipt, error) {
 	m := wire.Read{
-		Version: wire.Version, ProcessRef: wire.ProcessRef{Process: process},
+		Version: wire.Version, ProcessRef: c.ref(process),
 		Cursor: &from, View: wire.ViewBase64, MaxBytes: wire.MaxPageBytes, WaitMS: c.piece().Milliseconds(),
 	}
 	for {

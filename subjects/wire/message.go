@@ -247,6 +247,17 @@ type Waited struct {
 	Results []ProcessWait `json:"results"`
 }
 
+// Over reports whether nothing more can come of the wait, met or not.
+func (w *Waited) Over() bool {
+	open := 0
+	for i := range w.Results {
+		if r := &w.Results[i]; !r.Met && !r.Ended && r.Error == nil {
+			open++
+		}
+	}
+	return open == 0
+}
+
 // ProcessWait is what became of the wait for one process.
 type ProcessWait struct {
 	Process string `json:"process"`

@@ -20,10 +20,10 @@ type SessionRecord struct {
 	Login            bool              `json:"login,omitempty"`
 	CaptureState     bool              `json:"capture_state,omitempty"`
 	// State is what the last command of a session that captures state left.
-	State *SessionState `json:"state,omitempty"`
-	CreatedAt        time.Time         `json:"created_at"`
-	Closed           bool              `json:"closed,omitempty"`
-	ClosedAt         *time.Time        `json:"closed_at,omitempty"`
+	State     *SessionState `json:"state,omitempty"`
+	CreatedAt time.Time     `json:"created_at"`
+	Closed    bool          `json:"closed,omitempty"`
+	ClosedAt  *time.Time    `json:"closed_at,omitempty"`
 }
 
 // SessionState is a directory and an exported environment, as a difference to what the

@@ -11,6 +11,8 @@ const (
 	MaxPattern   = 1024 // bytes
 	MaxWaitedFor = 32   // processes in one wait_for
 	MaxQuietMS   = 600_000
+	// DefaultWaitForMS is how long a wait_for waits that says nothing else.
+	DefaultWaitForMS = 30_000
 	MaxMatches   = 1000
 	MaxContext   = 20 // lines before and after a match
 )
