@@ -13,8 +13,8 @@ const (
 	MaxQuietMS   = 600_000
 	// DefaultWaitForMS is how long a wait_for waits that says nothing else.
 	DefaultWaitForMS = 30_000
-	MaxMatches   = 1000
-	MaxContext   = 20 // lines before and after a match
+	MaxMatches       = 1000
+	MaxContext       = 20 // lines before and after a match
 )
 
 // Validate checks a wait_for: exactly what the condition needs is given, and nothing
