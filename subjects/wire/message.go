@@ -136,10 +136,14 @@ type Render struct {
 	MaxBytes int     `json:"max_bytes,omitempty"` // default 30,000; 1,024..1,000,000
 	MaxLines int     `json:"max_lines,omitempty"` // 0 no limit
 	MaxChars int     `json:"max_chars,omitempty"` // 0 no limit
-	// HeadPercent of the limits goes to the head of head_tail, the rest to the tail;
-	// 0 means 50; at most 99.
-	HeadPercent int  `json:"head_percent,omitempty"`
-	View        View `json:"view,omitempty"` // default safe
+	// HeadPercent of the limits goes to the head of head_tail; 0 means 50; at most 99.
+	HeadPercent int `json:"head_percent,omitempty"`
+	// TailPercent of the limits goes to the tail of head_tail; 0 means what the head
+	// leaves, and both together are at most 100.
+	TailPercent int `json:"tail_percent,omitempty"`
+	// Exact cuts between characters, at the limit; else at the last line end before it.
+	Exact bool `json:"exact,omitempty"`
+	View  View `json:"view,omitempty"` // default safe
 }
 
 // Result answers run: the receipt, and the text of the output.
@@ -160,9 +164,16 @@ type Rendered struct {
 	TotalBytes   int64  `json:"total_bytes"`
 	OmittedBytes int64  `json:"omitted_bytes,omitempty"`
 	OmittedLines int64  `json:"omitted_lines,omitempty"`
-	Truncated    bool   `json:"truncated,omitempty"`
-	Binary       bool   `json:"binary,omitempty"`        // withheld (A14, P35)
-	EncodingLoss int64  `json:"encoding_loss,omitempty"` // bytes replaced by U+FFFD
+	// OmittedOffset is the raw offset from which a read gives what was left out.
+	OmittedOffset int64 `json:"omitted_offset,omitempty"`
+	// NoticeAt and NoticeBytes are where the line that says so stands in Text, line
+	// ends of ours included, so that a front end can say it in words of its own; 0
+	// bytes where there is none.
+	NoticeAt     int   `json:"notice_at,omitempty"`
+	NoticeBytes  int   `json:"notice_bytes,omitempty"`
+	Truncated    bool  `json:"truncated,omitempty"`
+	Binary       bool  `json:"binary,omitempty"`        // withheld (A14, P35)
+	EncodingLoss int64 `json:"encoding_loss,omitempty"` // bytes replaced by U+FFFD
 }
 
 // ProcessRef names a process.

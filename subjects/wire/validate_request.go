@@ -1,5 +1,7 @@
 package wire
 
+import "cmp"
+
 // Validate checks an open.
 func (m *Open) Validate() error {
 	var c checks
@@ -70,8 +72,17 @@ func (c *checks) render(r *Render) {
 	c.between("render.max_lines", int64(r.MaxLines), 0, MaxWhole)
 	c.between("render.max_chars", int64(r.MaxChars), 0, MaxWhole)
 	c.between("render.head_percent", int64(r.HeadPercent), 0, 99)
-	if r.HeadPercent != 0 && r.Shape != "" && r.Shape != ShapeHeadTail {
-		c.fail("render.head_percent", "is of the shape head_tail; leave it out")
+	c.between("render.tail_percent", int64(r.TailPercent), 0, 99)
+	if head := cmp.Or(r.HeadPercent, 50); r.TailPercent+head > 100 {
+		c.fail("render.tail_percent", "%d and the head's %d are more than 100", r.TailPercent, head)
+	}
+	if r.Shape != "" && r.Shape != ShapeHeadTail {
+		if r.HeadPercent != 0 {
+			c.fail("render.head_percent", "is of the shape head_tail; leave it out")
+		}
+		if r.TailPercent != 0 {
+			c.fail("render.tail_percent", "is of the shape head_tail; leave it out")
+		}
 	}
 	oneOf(c, "render.view", r.View, ViewText, ViewSafe, ViewBase64)
 }
