@@ -28,6 +28,7 @@ var layers = map[string][]string{
 	"observer":                           {"subjects", "subjects/wire", "subjects/bus"},
 	"client":                             {"subjects", "subjects/wire", "subjects/bus"},
 	"gateway":                            {"subjects", "subjects/wire", "subjects/bus", "registry", "observer"},
+	"gateway/mcp":                        {"subjects", "subjects/wire", "client", "actors/output"},
 	"actors": {
 		"subjects", "subjects/wire", "subjects/bus", "registry", "observer", "safety",
 		"actors/runtime", "actors/output", "actors/keeper",
@@ -43,14 +44,15 @@ var layers = map[string][]string{
 
 // homes is the one home of each dependency that has one.
 var homes = map[string][]string{
-	"github.com/nats-io/nats.go":        {"subjects/bus"},
-	"github.com/nats-io/nats-server/v2": {"subjects/bus/embedded"},
-	"github.com/vmihailenco/msgpack/v5": {"subjects/wire"},
-	"github.com/creack/pty":             {"actors/runtime"},
-	"mvdan.cc/sh/v3":                    {"safety"},
-	"github.com/oklog/run":              {"app"},
-	"github.com/spf13/cobra":            {"cmd/limpet"},
-	"github.com/rogpeppe/go-internal":   {}, // tests only
+	"github.com/nats-io/nats.go":             {"subjects/bus"},
+	"github.com/nats-io/nats-server/v2":      {"subjects/bus/embedded"},
+	"github.com/vmihailenco/msgpack/v5":      {"subjects/wire"},
+	"github.com/creack/pty":                  {"actors/runtime"},
+	"github.com/modelcontextprotocol/go-sdk": {"gateway/mcp"},
+	"mvdan.cc/sh/v3":                         {"safety"},
+	"github.com/oklog/run":                   {"app"},
+	"github.com/spf13/cobra":                 {"cmd/limpet"},
+	"github.com/rogpeppe/go-internal":        {}, // tests only
 }
 
 type pkg struct {
