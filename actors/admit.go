@@ -146,7 +146,7 @@ func (s *session) resolve(c *wire.Command) (*resolved, error) {
 	full.Cwd, full.TimeoutMS, full.Streams = cmp.Or(c.Cwd, rec.Cwd), res.timeoutMS, res.streams
 	argv := c.Argv
 	if c.Text != "" {
-		if argv, err = s.deps.shells.Argv(c.Shell, c.Text); err != nil {
+		if argv, err = s.deps.shells.Argv(runtime.ShellText{Shell: c.Shell, Text: c.Text}); err != nil {
 			return nil, err
 		}
 		res.shell, full.Shell = argv[0], argv[0]
@@ -165,7 +165,7 @@ func (s *session) resolve(c *wire.Command) (*resolved, error) {
 	if c.Umask != nil {
 		res.spawn.Umask = *c.Umask
 	}
-	res.spawn.Limits = c.Limits
+	res.spawn.Limits, res.spawn.Descriptors = c.Limits, c.Descriptors
 	return res, nil
 }
 

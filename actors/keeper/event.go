@@ -51,6 +51,10 @@ type Exited struct {
 	// next one.
 	Gone  bool       `json:"gone,omitempty"`
 	Proof wire.Proof `json:"proof,omitempty"`
+	// State is what the state file held then, at most 256 KiB, without the NULs at its
+	// end: so the last byte that is written must be another. Nil without
+	// [Spawn.CaptureState], and where nothing was written.
+	State []byte `json:"state,omitempty"`
 }
 
 // Gone is the result of the stop of a tree.

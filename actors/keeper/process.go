@@ -32,6 +32,15 @@ type Spawn struct {
 	TTY *wire.WindowSize
 	// Merged sends stderr where stdout goes.
 	Merged bool
+	// Descriptors are further descriptors, 3..64, each number once, with input or output;
+	// none with TTY. An input can be read to its end, also again by opening /dev/fd/N. An
+	// output is stream N of the one log, like stdout and stderr.
+	Descriptors []wire.Descriptor
+	// CaptureState gives the process a file to write at descriptor
+	// [runtime.StateDescriptor], of which [Exited.State] has the content. It takes
+	// [runtime.MaxState] bytes from its start; writes beyond fail with EPERM. Whoever
+	// inherits it holds nothing up.
+	CaptureState bool
 	// Umask of the process, 0..0o777.
 	Umask int
 	// Limits are applied before the exec; nil means none.

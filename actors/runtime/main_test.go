@@ -106,7 +106,7 @@ func each(t *testing.T, test func(t *testing.T, f *Forker)) {
 // bash is the Spec of a shell text.
 func bash(t testing.TB, text string) Spec {
 	t.Helper()
-	argv, err := ShellArgv("bash", text)
+	argv, err := ShellArgv(ShellText{Text: text})
 	if err != nil {
 		t.Fatal(err)
 	}

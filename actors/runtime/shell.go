@@ -10,17 +10,38 @@ import (
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
-// ShellArgv gives the argument vector that makes a shell run text: the shell's absolute
-// path, -c, --, and the text as one element. After the `--` a text that starts with a
-// dash is a text. Shell is "bash" (also when empty), "sh", or an absolute path.
-//
-// A shell that is not there is an error, never another shell.
-func ShellArgv(shell, text string) ([]string, error) {
-	path, err := lookShell(shell)
+// ShellText says what a shell is to run.
+type ShellText struct {
+	// Shell is "bash" (also when empty), "sh", or an absolute path. One that is not there
+	// is an error, never another shell.
+	Shell string
+	// Login makes it a login shell (-l), which reads the profile first. A shell that knows
+	// no -l says so itself and ends.
+	Login bool
+	// Text is one argument, also when it starts with a dash.
+	Text string
+	// Args follow the text: the first is the shell's $0, the others are $1 and on.
+	Args []string
+}
+
+// argv is what runs t in the shell at path. After the `--` a text that starts with a dash
+// is a text.
+func (t *ShellText) argv(path string) []string {
+	flag := "-c"
+	if t.Login {
+		flag = "-lc"
+	}
+	return append([]string{path, flag, "--", t.Text}, t.Args...)
+}
+
+// ShellArgv gives the argument vector of t: the shell's absolute path, -c or -lc, --, the
+// text as one element, and its arguments.
+func ShellArgv(t ShellText) ([]string, error) {
+	path, err := lookShell(t.Shell)
 	if err != nil {
 		return nil, err
 	}
-	return []string{path, "-c", "--", text}, nil
+	return t.argv(path), nil
 }
 
 // Shells is ShellArgv with a memory: a shell that was found is believed to be there for
@@ -42,12 +63,12 @@ const (
 )
 
 // Argv is [ShellArgv].
-func (s *Shells) Argv(shell, text string) ([]string, error) {
+func (s *Shells) Argv(t ShellText) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f, ok := s.found[shell]
+	f, ok := s.found[t.Shell]
 	if !ok || time.Since(f.at) > shellMemory {
-		path, err := lookShell(shell)
+		path, err := lookShell(t.Shell)
 		if err != nil {
 			return nil, err
 		}
@@ -55,9 +76,9 @@ func (s *Shells) Argv(shell, text string) ([]string, error) {
 			s.found = map[string]foundShell{}
 		}
 		f = foundShell{path, time.Now()}
-		s.found[shell] = f
+		s.found[t.Shell] = f
 	}
-	return []string{f.path, "-c", "--", text}, nil
+	return t.argv(f.path), nil
 }
 
 func lookShell(shell string) (string, error) {

@@ -31,7 +31,7 @@ func TestShellText(t *testing.T) {
 				"echo \"$# $1\"":     "0 \n",
 				"echo 'a'\\''b' \"c": "",
 			} {
-				argv, err := ShellArgv(shell, text)
+				argv, err := ShellArgv(ShellText{Shell: shell, Text: text})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -54,14 +54,14 @@ func TestShellMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, shell := range []string{"zsh", "bin/sh", "./sh", "/no/such/shell", "/etc", plain, "bash "} {
-		argv, err := ShellArgv(shell, "true")
+		argv, err := ShellArgv(ShellText{Shell: shell, Text: "true"})
 		var typed *wire.Error
 		if argv != nil || !errors.As(err, &typed) || typed.Field != "command.shell" {
 			t.Errorf("%q: got %q, %v", shell, argv, err)
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	_, err := ShellArgv("bash", "true")
+	_, err := ShellArgv(ShellText{Shell: "bash", Text: "true"})
 	var typed *wire.Error
 	if !errors.As(err, &typed) || typed.Code != wire.CodeCapabilityMissing || typed.Field != "command.shell" {
 		t.Errorf("no bash in PATH: %v", err)

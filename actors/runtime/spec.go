@@ -15,6 +15,15 @@ import (
 // [Spec.Tag], is what a scan of /proc recognises a tree by.
 const TagVariable = "LIMPET_PROCESS_ID"
 
+const (
+	// StateDescriptor is the child's private file of [Spec.State]. What may refer to
+	// descriptors by one digit only, as dash does, opens it with 1<>/dev/fd/65: opening it
+	// as a new file (1>) is refused, because the file cannot be cut.
+	StateDescriptor = 65
+	// MaxState is the size of that file, in bytes.
+	MaxState = 256 << 10
+)
+
 // DefaultUmask is the umask for a Spec whose caller asked for none.
 const DefaultUmask = 0o022
 

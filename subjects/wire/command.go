@@ -96,6 +96,9 @@ type OutputLimits struct {
 	HeadBytes   int64 `json:"head_bytes,omitempty"`   // kept from the start of the output; -1 none, default half the spool
 	// Lossless makes the process wait for room instead of dropping output. It needs a spool.
 	Lossless bool `json:"lossless,omitempty"`
+	// ShipBytes is what the OUTPUT stream takes of the output, so that it can be read
+	// without the worker; 64 KiB..16 MiB, -1 none, default 1 MiB.
+	ShipBytes int64 `json:"ship_bytes,omitempty"`
 	// KillOverBytes ends the process with reason output_limit beyond this much output.
 	KillOverBytes int64 `json:"kill_over_bytes,omitempty"`
 }
@@ -127,6 +130,12 @@ type Descriptor struct {
 	Input  []byte `json:"input,omitempty"`
 	Output bool   `json:"output,omitempty"`
 }
+
+// Numbers of extra descriptors.
+const (
+	MinDescriptor = 3
+	MaxDescriptor = 64
+)
 
 // ConfinementNone runs a command without a boundary.
 const ConfinementNone = "none"

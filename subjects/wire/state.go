@@ -1,5 +1,10 @@
 package wire
 
+import (
+	"strconv"
+	"strings"
+)
+
 // State is where a process is in its life. The zero value is unknown and refused.
 type State string
 
@@ -56,21 +61,46 @@ const (
 	ProofScan   Proof = "scan"
 )
 
-// Stream names where bytes came from.
+// Stream says where bytes came from, by the number of the descriptor that the process
+// wrote to. The zero Stream is none.
 type Stream uint8
 
-// Streams. A terminal's output is all stdout, as is merged output.
+// Streams: from Stdout to LastStream. What is above Stderr is an extra descriptor of the
+// command. A terminal's output is all stdout, as is merged output.
 const (
-	Stdout Stream = 1
-	Stderr Stream = 2
+	Stdout     Stream = 1
+	Stderr     Stream = 2
+	LastStream Stream = MaxDescriptor
 )
 
+// Valid reports whether there can be such a stream.
+func (s Stream) Valid() bool { return s >= Stdout && s <= LastStream }
+
+// String is the name of a stream: stdout, stderr, or fd3 to fd64.
 func (s Stream) String() string {
-	switch s {
-	case Stdout:
+	switch {
+	case s == Stdout:
 		return "stdout"
-	case Stderr:
+	case s == Stderr:
 		return "stderr"
+	case s.Valid():
+		return "fd" + strconv.Itoa(int(s))
 	}
 	return "unknown"
+}
+
+// ParseStream is the reverse of String; false for what names no stream.
+func ParseStream(name string) (Stream, bool) {
+	switch name {
+	case "stdout":
+		return Stdout, true
+	case "stderr":
+		return Stderr, true
+	}
+	digits, ok := strings.CutPrefix(name, "fd")
+	n, err := strconv.Atoi(digits)
+	if !ok || err != nil || n < MinDescriptor || n > MaxDescriptor || Stream(n).String() != name {
+		return 0, false
+	}
+	return Stream(n), true
 }
