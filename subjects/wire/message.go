@@ -56,6 +56,8 @@ type Session struct {
 	CaptureState bool   `json:"capture_state,omitempty"`
 	// CurrentCwd is where the next command runs, when captured state says so.
 	CurrentCwd string `json:"current_cwd,omitempty"`
+	// Owner is "unreachable" where the worker did not answer: this is the record.
+	Owner string `json:"owner,omitempty"`
 }
 
 // SessionRef names a session in api calls: by id or by name.
@@ -330,6 +332,7 @@ type Found struct {
 	State      State       `json:"state"`
 	ExitCode   *int        `json:"exit_code"`
 	Output     OutputStats `json:"output"`
+	Owner      string      `json:"owner,omitempty"` // as in a [Page]
 }
 
 // Status asks for the receipt.

@@ -53,6 +53,9 @@ type Receipt struct {
 	StdinBytes int64 `json:"stdin_bytes,omitempty"`
 
 	Output OutputStats `json:"output"`
+	// ShippedBytes of the output are in the OUTPUT stream; told by the worker while it
+	// has the process.
+	ShippedBytes int64 `json:"shipped_bytes,omitempty"`
 
 	// Tree: what was left when the command ended, and how we know that it is gone.
 	Proof           Proof `json:"proof,omitempty"`
@@ -110,7 +113,16 @@ type Page struct {
 	State    State       `json:"state"`
 	ExitCode *int        `json:"exit_code"`
 	Output   OutputStats `json:"output"`
+	// Owner is "unreachable" where the worker did not answer: the page is made of what it
+	// had shipped, and it may have more.
+	Owner string `json:"owner,omitempty"`
 }
+
+// OwnerUnreachable: the worker that something lives on does not answer.
+const OwnerUnreachable = "unreachable"
+
+// GapNotShipped is the reason of a [Gap] in what is read without the worker.
+const GapNotShipped = "not_shipped"
 
 // Gap is a run of chunks that is gone.
 type Gap struct {
@@ -119,7 +131,7 @@ type Gap struct {
 	Offset     int64  `json:"offset"`
 	NextOffset int64  `json:"next_offset"`
 	Bytes      int64  `json:"bytes"`
-	Reason     string `json:"reason"` // budget, spool_error, torn
+	Reason     string `json:"reason"` // budget, spool_error, torn, not_shipped
 }
 
 // Chunk is one piece of output (A40).

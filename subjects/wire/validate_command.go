@@ -219,6 +219,9 @@ func (c *checks) bounds(m *Command) {
 	if o.SpoolBytes != -1 {
 		c.orZero("output.spool_bytes", o.SpoolBytes, minSpoolBytes, maxSpoolBytes)
 	}
+	if o.ShipBytes != -1 {
+		c.orZero("output.ship_bytes", o.ShipBytes, MinShipBytes, MaxShipBytes)
+	}
 	c.between("output.head_bytes", o.HeadBytes, -1, maxSpoolBytes)
 	if o.SpoolBytes > 0 && o.HeadBytes > o.SpoolBytes {
 		c.fail("output.head_bytes", "%d is more than the spool of %d", o.HeadBytes, o.SpoolBytes)
