@@ -134,6 +134,8 @@ type Server struct {
 	log  *slog.Logger
 	dir  *directory
 	unix []*unixListener // of UnixSocket and ReservedSocket, where there are such
+	// clients is that of UnixSocket; nil without one.
+	clients *unixListener
 
 	change sync.Mutex // held by Restart and Close
 	closed bool       // guarded by change
@@ -182,6 +184,9 @@ func (s *Server) listen() error {
 			return err
 		}
 		s.unix = append(s.unix, u)
+		if l.path == s.cfg.UnixSocket {
+			s.clients = u
+		}
 	}
 	return nil
 }
@@ -294,6 +299,14 @@ func (s *Server) URL() string {
 		return ""
 	}
 	return "nats://" + s.tcp
+}
+
+// Clients counts the connections of Config.UnixSocket now.
+func (s *Server) Clients() int {
+	if s.clients == nil {
+		return 0
+	}
+	return s.clients.count()
 }
 
 // Credentials are the user and password of one role and name, the same for as long as

@@ -188,6 +188,9 @@ func TestReservedSocket(t *testing.T) {
 		t.Errorf("50 refusals are told in %d lines, not in 1 to %d", n, most)
 	}
 	unixConn(t, s, own)
+	if n := s.Clients(); n != 2 {
+		t.Errorf("%d clients are counted; those of the reserved socket are none", n)
+	}
 	s.Close()
 	if _, err := os.Lstat(own); !errors.Is(err, os.ErrNotExist) {
 		t.Error("the reserved socket is left:", err)

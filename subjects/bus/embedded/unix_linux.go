@@ -201,6 +201,13 @@ func checkPeer(c *net.UnixConn) error {
 	return nil
 }
 
+// count is how many clients are connected.
+func (u *unixListener) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.conns) / 2
+}
+
 // close ends all connections and waits for their goroutines.
 func (u *unixListener) close() {
 	u.mu.Lock()

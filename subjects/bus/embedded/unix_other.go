@@ -14,4 +14,6 @@ func listenUnix(string, int, func() (net.Conn, error), *slog.Logger) (*unixListe
 	return nil, errors.New("a unix socket needs Linux, for its peer credentials")
 }
 
+func (*unixListener) count() int { return 0 }
+
 func (*unixListener) close() {}
