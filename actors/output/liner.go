@@ -19,11 +19,16 @@ type liner struct {
 	cr   bool // a carriage return waits for what follows it
 	tty  bool // CR LF is a line end
 	loss int  // bytes replaced by U+FFFD
+	// redrawn is told before what line shows is drawn over; drawn counts the bytes of text
+	// for who listens. It may be nil.
+	redrawn func()
+	drawn   int
 }
 
 // text takes characters that need no look.
 func (w *liner) text(b []byte) {
 	w.settle()
+	w.drawn += len(b)
 	if w.open {
 		w.out = append(w.out, b...)
 		return
@@ -69,10 +74,18 @@ func (w *liner) settle() {
 		w.out = append(w.out, '\r')
 		w.open = false
 	}
+	w.lose()
 	if w.none {
 		w.line, w.none = w.line[:0], false
 	}
 	w.pos = 0
+}
+
+// lose says that what the line shows will be drawn over.
+func (w *liner) lose() {
+	if w.redrawn != nil && w.drawn > 0 && len(w.line) > 0 && !w.none {
+		w.redrawn()
+	}
 }
 
 // rune takes any character; an invalid byte comes as utf8.RuneError of length 1.
@@ -108,13 +121,18 @@ func (w *liner) control(final rune, arg int) {
 	switch final {
 	case 'K':
 		w.settle()
-		switch {
-		case w.open:
-		case arg == 0:
+		if w.open {
+			return
+		}
+		if arg > 0 || w.pos < len(w.line) {
+			w.lose()
+		}
+		switch arg {
+		case 0:
 			w.line = w.line[:w.pos]
-		case arg == 1:
+		case 1:
 			blank(w.line[:w.pos])
-		case arg == 2:
+		case 2:
 			w.line = w.line[:w.pos]
 			blank(w.line)
 			w.none = true
