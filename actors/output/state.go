@@ -29,6 +29,7 @@ type state struct {
 	n     uint8   // bytes in carry
 	esc   escape
 	cr    bool // the last byte was a carriage return
+	mid   bool // a line has begun and not ended
 	arg   uint16
 }
 
@@ -37,6 +38,9 @@ func (s *state) encode(b []byte) {
 	b[3] = s.n | uint8(s.esc)<<2
 	if s.cr {
 		b[3] |= 1 << 6
+	}
+	if s.mid {
+		b[3] |= 1 << 7
 	}
 	binary.LittleEndian.PutUint16(b[4:], s.arg)
 }
@@ -47,6 +51,7 @@ func decodeState(b []byte) state {
 		n:     b[3] & 3,
 		esc:   min(escape(b[3]>>2&15), escStringE),
 		cr:    b[3]&(1<<6) != 0,
+		mid:   b[3]&(1<<7) != 0,
 		arg:   binary.LittleEndian.Uint16(b[4:]),
 	}
 }
@@ -75,6 +80,7 @@ func (s *state) advance(data []byte) {
 		if k > 0 {
 			s.cr = data[k-1] == '\r'
 		}
+		s.mid = k < len(data) || data[k-1] != '\n'
 		s.hold(data[k:])
 		return
 	}
@@ -95,6 +101,7 @@ func (s *state) feed(data []byte, w *liner) {
 		n := have + copy(tmp[have:], data)
 		if !utf8.FullRune(tmp[:n]) {
 			s.hold(tmp[:n])
+			s.mid = true
 			return
 		}
 		i := 0
@@ -109,7 +116,7 @@ func (s *state) feed(data []byte, w *liner) {
 	for b := data[:k]; len(b) > 0; {
 		if s.esc == ground {
 			if n := plain(b, w == nil); n > 0 {
-				s.cr = false
+				s.cr, s.mid = false, w != nil || b[n-1] != '\n'
 				if w != nil {
 					w.text(b[:n])
 				}
@@ -122,6 +129,7 @@ func (s *state) feed(data []byte, w *liner) {
 		b = b[size:]
 	}
 	s.hold(data[k:])
+	s.mid = s.mid || s.n > 0
 }
 
 // plain is the length of the prefix of b that needs no step: printable ASCII, and
@@ -151,6 +159,7 @@ func plain(b []byte, deaf bool) int {
 // step takes one character (its bytes in enc; an invalid byte is utf8.RuneError of
 // length 1).
 func (s *state) step(r rune, enc []byte, w *liner) {
+	s.mid = true
 	switch s.esc {
 	case ground:
 		s.ground(r, enc, w)
@@ -184,7 +193,7 @@ func (s *state) step(r rune, enc []byte, w *liner) {
 }
 
 func (s *state) ground(r rune, enc []byte, w *liner) {
-	s.cr = r == '\r'
+	s.cr, s.mid = r == '\r', r != '\n'
 	switch r {
 	case 0x1b:
 		s.esc = escStart
