@@ -55,7 +55,8 @@ func (r *Registry) Boot(ctx context.Context, rec wire.BootRecord) (uint64, error
 
 func incarnation(seq uint64, rec *wire.BootRecord) uint64 { return max(seq, rec.MinIncarnation) }
 
-// Workers lists the newest boot of each worker, oldest boot first. Whether a worker
+// Workers lists the newest boot of each worker, oldest boot first, less those that
+// cannot be decoded. Whether a worker
 // still lives is for its lease to say.
 func (r *Registry) Workers(ctx context.Context) ([]Worker, error) {
 	stored, err := r.conn.LastPerSubject(ctx, r.boots, r.root.BootAll())
@@ -66,7 +67,8 @@ func (r *Registry) Workers(ctx context.Context) ([]Worker, error) {
 	for i := range stored {
 		rec, err := decode[wire.BootRecord](&stored[i])
 		if err != nil {
-			return nil, err
+			r.passOver(&stored[i], err)
+			continue
 		}
 		out = append(out, Worker{rec.Worker, incarnation(stored[i].Seq, rec), rec})
 	}

@@ -58,6 +58,8 @@ type Registry struct {
 	boots   string
 	prefix  string // of nonces; random, so that no two registries share one
 	writes  atomic.Uint64
+	// unreadable counts records that lists passed over.
+	unreadable atomic.Int64
 }
 
 // New returns a registry over conn. Creates are written as worker, a valid token; a
@@ -199,6 +201,17 @@ func decode[T any](s *bus.Stored) (*T, error) {
 	return rec, nil
 }
 
+// Unreadable counts the records that a list found and could not decode, each time that
+// it did.
+func (r *Registry) Unreadable() int64 { return r.unreadable.Load() }
+
+// passOver leaves out of a list what cannot be decoded: one bad record must not hide all
+// the others.
+func (r *Registry) passOver(s *bus.Stored, err error) {
+	r.unreadable.Add(1)
+	r.conn.Logger().Error("a record cannot be read, and is left out of a list", "subject", s.Subject, "seq", s.Seq, "err", err)
+}
+
 // Entry is a record with its revision.
 type Entry[T any] struct {
 	Record *T
@@ -207,7 +220,7 @@ type Entry[T any] struct {
 
 // list reads all records of a kind: of this registry's worker, or of all where it has
 // none. An empty tenant means all. Where a key was written by several workers, the
-// newest counts.
+// newest counts. What cannot be decoded is left out, and counted.
 func list[T any](ctx context.Context, r *Registry, tenant, kind string) ([]Entry[T], error) {
 	worker := r.worker
 	if worker == "" {
@@ -225,7 +238,8 @@ func list[T any](ctx context.Context, r *Registry, tenant, kind string) ([]Entry
 	for i := range stored { // oldest first
 		rec, err := decode[T](&stored[i])
 		if err != nil {
-			return nil, err
+			r.passOver(&stored[i], err)
+			continue
 		}
 		e := Entry[T]{rec, stored[i].Seq}
 		key := unique(stored[i].Subject)

@@ -210,6 +210,9 @@ func reconnectDelay(attempts int) time.Duration {
 // Root builds the subjects of this installation.
 func (c *Conn) Root() subjects.Root { return c.cfg.Root }
 
+// Logger is the connection's own, for what is told of losses.
+func (c *Conn) Logger() *slog.Logger { return c.log }
+
 // Connected reports whether the connection stands at this moment.
 func (c *Conn) Connected() bool { return c.nc.IsConnected() }
 
