@@ -292,10 +292,12 @@ type Match struct {
 	Offset     int64  `json:"offset"`      // raw, of that chunk
 	Stream     string `json:"stream"`
 	// Line without its end, at most 2,000 bytes around the match.
-	Line      string   `json:"line"`
-	Truncated bool     `json:"truncated,omitempty"`
-	Before    []string `json:"before,omitempty"`
-	After     []string `json:"after,omitempty"`
+	Line      string `json:"line"`
+	Truncated bool   `json:"truncated,omitempty"`
+	// Unfinished: the line has no end yet, and a later search finds it again.
+	Unfinished bool     `json:"unfinished,omitempty"`
+	Before     []string `json:"before,omitempty"`
+	After      []string `json:"after,omitempty"`
 }
 
 // Search looks for lines in the output of a process, on the worker.
@@ -309,8 +311,10 @@ type Search struct {
 	IgnoreCase bool `json:"ignore_case,omitempty"`
 	// Stream limits the search to one stream.
 	Stream string `json:"stream,omitempty"`
-	// Cursor is the first chunk to look at; absent, the first that is kept.
+	// Cursor is the first chunk to look at, or Offset the first raw byte; both absent,
+	// what is kept first. A line that ends behind there is looked at whole.
 	Cursor *int64 `json:"cursor,omitempty"`
+	Offset *int64 `json:"offset,omitempty"`
 	// MaxMatches 1..1,000, default 100; an answer holds 256 KiB of lines at most.
 	MaxMatches int `json:"max_matches,omitempty"`
 	// BeforeLines and AfterLines around each match, 0..20.
@@ -323,8 +327,10 @@ type Found struct {
 	Version int     `json:"version"`
 	Process string  `json:"process"`
 	Matches []Match `json:"matches"`
-	// HasMore: the search stopped before the end; go on at NextCursor.
+	// HasMore: the search stopped before the end. Go on at NextOffset, which gives every
+	// match once; NextCursor is its chunk, whose matches may come again.
 	HasMore    bool        `json:"has_more"`
+	NextOffset int64       `json:"next_offset"`
 	NextCursor int64       `json:"next_cursor"`
 	Scanned    int64       `json:"scanned_bytes"` // raw
 	Gaps       []Gap       `json:"gaps,omitempty"`

@@ -197,6 +197,7 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 		"search nothing":           {&Search{ProcessRef: process}, "pattern", "missing"},
 		"search badly":             {&Search{ProcessRef: process, Pattern: "[z-a]"}, "pattern", "RE2"},
 		"search far":               {&Search{ProcessRef: process, Pattern: "a", MaxMatches: 1001}, "max_matches", "1,000"},
+		"search from two places":   {&Search{ProcessRef: process, Pattern: "a", Cursor: new(int64), Offset: new(int64)}, "offset", "one of both"},
 		"search around":            {&Search{ProcessRef: process, Pattern: "a", AfterLines: 21}, "after_lines", "20"},
 		"arrange":                  {&Run{SessionRef: session, Command: Command{Text: "true"}, Render: Render{Arrange: "both"}}, "render.arrange", "split, combined, concatenated"},
 		"head percent":             {&Run{SessionRef: session, Command: Command{Text: "true"}, Render: Render{HeadPercent: 100}}, "render.head_percent", "0..99"},

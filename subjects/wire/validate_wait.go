@@ -95,6 +95,12 @@ func (m *Search) Validate() error {
 	if m.Cursor != nil {
 		c.between("cursor", *m.Cursor, 0, MaxWhole)
 	}
+	if m.Offset != nil {
+		c.between("offset", *m.Offset, 0, MaxWhole)
+	}
+	if m.Cursor != nil && m.Offset != nil {
+		c.fail("offset", "cursor is given too; give one of both")
+	}
 	c.orZero("max_matches", int64(m.MaxMatches), 1, MaxMatches)
 	c.between("before_lines", int64(m.BeforeLines), 0, MaxContext)
 	c.between("after_lines", int64(m.AfterLines), 0, MaxContext)
