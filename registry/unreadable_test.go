@@ -47,7 +47,7 @@ func TestUnreadableRecordHidesNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, r := range []*registry.Registry{w, gw} {
+	for counted, r := range map[int64]*registry.Registry{3: w, 4: gw} {
 		before := r.Unreadable()
 		executions, err := r.Executions(ctx, tenant)
 		if err != nil || len(executions) != 1 || executions[0].Record.ExecutionID != "e1" {
@@ -57,12 +57,14 @@ func TestUnreadableRecordHidesNoOther(t *testing.T) {
 		if err != nil || len(sessions) != 1 || sessions[0].Record.Name != "e2" {
 			t.Errorf("%d sessions, %v", len(sessions), err)
 		}
-		workers, err := r.Workers(ctx)
-		if err != nil || len(workers) != 1 || workers[0].Name != "W1" {
-			t.Errorf("%d workers, %v", len(workers), err)
+		if r == gw { // a worker does not read the boots of others
+			workers, err := r.Workers(ctx)
+			if err != nil || len(workers) != 1 || workers[0].Name != "W1" {
+				t.Errorf("%d workers, %v", len(workers), err)
+			}
 		}
-		if n := r.Unreadable() - before; n != 4 {
-			t.Errorf("%d counted, want 4", n)
+		if n := r.Unreadable() - before; n != counted {
+			t.Errorf("%d counted, want %d", n, counted)
 		}
 	}
 	// Asked for by itself it is an error, and nothing may be forked on it.
