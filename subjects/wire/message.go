@@ -239,8 +239,10 @@ type WaitFor struct {
 	Pattern string `json:"pattern,omitempty"`
 	// Stream limits pattern and quiet to one stream.
 	Stream string `json:"stream,omitempty"`
-	// Cursor is the first chunk that pattern looks at; absent, the first that is kept.
+	// Cursor is the first chunk that pattern looks at, or Offset the first raw byte; both
+	// absent, what is kept first. Where that is inside a line, its rest is looked at.
 	Cursor *int64 `json:"cursor,omitempty"`
+	Offset *int64 `json:"offset,omitempty"`
 	// Port on the worker's host that somebody listens on, 1..65,535; for "port".
 	Port int `json:"port,omitempty"`
 	// Path that exists, absolute or relative to the process's directory; for "file".
@@ -288,8 +290,9 @@ type ProcessWait struct {
 // Match is a line that a pattern matched, in the safe view.
 type Match struct {
 	Cursor     int64  `json:"cursor"`      // of the chunk in which the line begins
-	NextCursor int64  `json:"next_cursor"` // of the chunk behind the line
 	Offset     int64  `json:"offset"`      // raw, of that chunk
+	NextCursor int64  `json:"next_cursor"` // of the chunk behind the one in which the line ends
+	NextOffset int64  `json:"next_offset"` // raw, right behind the line: go on there
 	Stream     string `json:"stream"`
 	// Line without its end, at most 2,000 bytes around the match.
 	Line      string `json:"line"`

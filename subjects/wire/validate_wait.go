@@ -2,15 +2,18 @@ package wire
 
 import (
 	"fmt"
-	"regexp"
+	"regexp/syntax"
 	"slices"
 )
 
 // Bounds of wait_for and search.
 const (
-	MaxPattern   = 1024 // bytes
-	MaxWaitedFor = 32   // processes in one wait_for
-	MaxQuietMS   = 600_000
+	MaxPattern = 1024 // bytes
+	// MaxPatternSteps bounds a regular expression with its repetitions written out, in
+	// instructions of Go's regexp/syntax: a{1000} has 1,002.
+	MaxPatternSteps = 4000
+	MaxWaitedFor    = 32 // processes in one wait_for
+	MaxQuietMS      = 600_000
 	// DefaultWaitForMS is how long a wait_for waits that says nothing else.
 	DefaultWaitForMS = 30_000
 	MaxMatches       = 1000
@@ -34,6 +37,7 @@ func (m *WaitFor) Validate() error {
 		{"path", "file", m.Path != "", true},
 		{"quiet_ms", "quiet", m.QuietMS != 0, true},
 		{"cursor", "pattern", m.Cursor != nil, false},
+		{"offset", "pattern", m.Offset != nil, false},
 	} {
 		switch {
 		case f.given && m.For != f.of:
@@ -46,10 +50,10 @@ func (m *WaitFor) Validate() error {
 		c.fail("stream", "only with for: pattern and quiet")
 	}
 	c.stream(m.Stream)
-	c.pattern(m.Pattern, false)
-	if m.Cursor != nil {
-		c.between("cursor", *m.Cursor, 0, MaxWhole)
+	if m.Pattern != "" {
+		c.pattern(m.Pattern, `a backslash takes a special character as text`)
 	}
+	c.position(m.Cursor, m.Offset)
 	c.between("port", int64(m.Port), 0, 65_535)
 	c.text("path", m.Path, MaxPath)
 	c.limit("quiet_ms", m.QuietMS, 0, MaxQuietMS)
@@ -87,35 +91,54 @@ func (m *Search) Validate() error {
 	var c checks
 	c.version(m.Version)
 	c.process(m.ProcessRef)
-	if m.Pattern == "" {
+	switch {
+	case m.Pattern == "":
 		c.fail("pattern", "missing; give a regular expression (RE2), or text with literal: true")
+	case m.Literal:
+		c.text("pattern", m.Pattern, MaxPattern)
+	default:
+		c.pattern(m.Pattern, "literal: true searches for the text itself")
 	}
-	c.pattern(m.Pattern, m.Literal)
 	c.stream(m.Stream)
-	if m.Cursor != nil {
-		c.between("cursor", *m.Cursor, 0, MaxWhole)
-	}
-	if m.Offset != nil {
-		c.between("offset", *m.Offset, 0, MaxWhole)
-	}
-	if m.Cursor != nil && m.Offset != nil {
-		c.fail("offset", "cursor is given too; give one of both")
-	}
+	c.position(m.Cursor, m.Offset)
 	c.orZero("max_matches", int64(m.MaxMatches), 1, MaxMatches)
 	c.between("before_lines", int64(m.BeforeLines), 0, MaxContext)
 	c.between("after_lines", int64(m.AfterLines), 0, MaxContext)
 	return c.result()
 }
 
-// pattern checks a regular expression, which is nothing that can take for ever: RE2
-// takes time linear in the text.
-func (c *checks) pattern(p string, literal bool) {
+// position checks where a look at the output starts.
+func (c *checks) position(cursor, offset *int64) {
+	if cursor != nil {
+		c.between("cursor", *cursor, 0, MaxWhole)
+	}
+	if offset != nil {
+		c.between("offset", *offset, 0, MaxWhole)
+	}
+	if cursor != nil && offset != nil {
+		c.fail("offset", "cursor is given too; give one of both")
+	}
+}
+
+// pattern checks a regular expression. RE2 takes time linear in the text, times the
+// size of the pattern with its repetitions written out, which is therefore bounded.
+func (c *checks) pattern(p, hint string) {
 	c.text("pattern", p, MaxPattern)
-	if literal || p == "" || len(p) > MaxPattern {
+	if len(p) > MaxPattern {
 		return
 	}
-	if _, err := regexp.Compile(p); err != nil {
-		c.fail("pattern", "is no regular expression of RE2 (%v); literal: true searches for the text itself", err)
+	re, err := syntax.Parse(p, syntax.Perl)
+	if err != nil {
+		c.fail("pattern", "is no regular expression of RE2 (%v); %s", err, hint)
+		return
+	}
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil {
+		c.fail("pattern", "cannot be used (%v)", err)
+		return
+	}
+	if n := len(prog.Inst); n > MaxPatternSteps {
+		c.fail("pattern", "has %d steps with its repetitions written out; at most %d", n, MaxPatternSteps)
 	}
 }
 
