@@ -34,7 +34,7 @@ func (s *sink) Append(c keeper.Chunk) error {
 	}
 	err := s.append(output.Chunk{
 		Number: c.Number, Offset: c.Offset, Stream: c.Stream, Data: c.Data, At: c.At,
-		OrderUnknown: c.OrderUnknown, StdoutOffset: c.StdoutOffset,
+		OrderUnknown: c.OrderUnknown, StdoutOffset: c.StdoutOffset, Descriptors: c.Descriptors,
 	})
 	if errors.Is(err, output.ErrClosed) && s.closed.Load() {
 		return s.let(c) // it was closed while this came

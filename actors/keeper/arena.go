@@ -63,7 +63,7 @@ func (a *arena) grow() (int, error) {
 }
 
 // slot gives slot number n, mapping its segment when needed.
-func (a *arena) slot(n uint32) (*slot, error) {
+func (a *arena) slot(n uint32, wide bool) (*slot, error) {
 	segment, place := int(n)/segmentSlots, int(n)%segmentSlots
 	if segment >= maxSegments {
 		return nil, fmt.Errorf("arena slot %d out of range", n)
@@ -76,7 +76,7 @@ func (a *arena) slot(n uint32) (*slot, error) {
 	mem := a.segments[segment]
 	ring := segmentSlots*headerBytes + place*ringBytes
 	return &slot{
-		number: n,
+		number: n, wide: wide,
 		header: mem[place*headerBytes : (place+1)*headerBytes : (place+1)*headerBytes],
 		ring:   mem[ring : ring+ringBytes : ring+ringBytes],
 	}, nil

@@ -49,6 +49,11 @@ func (k *keeper) watch(c *child) {
 		Process: c.info.Process, Code: exit.Shell(), CoreDumped: exit.CoreDumped,
 		At: exit.At.UTC(), Usage: &exit.Usage, OOM: exit.OOM, Left: left, Proof: proof,
 	}
+	state, stateErr := c.tree.State()
+	if stateErr != nil {
+		k.log.Error("captured state", "process", c.info.Process, "err", stateErr)
+	}
+	e.State = state
 	if exit.Signal != 0 {
 		e.Signal = wire.SignalName(int(exit.Signal))
 	}
@@ -264,6 +269,13 @@ func (c *child) descriptors(info *processInfo) []int {
 	add(&info.Stderr, c.tree.Stderr)
 	add(&info.Stdin, c.tree.Stdin)
 	add(&info.Master, c.tree.Master)
+	info.Outputs = nil
+	for _, o := range c.tree.Outputs {
+		open := true
+		if add(&open, o.File); open {
+			info.Outputs = append(info.Outputs, o.Number)
+		}
+	}
 	if info.Between {
 		fds = append(fds, c.between[0], c.between[1])
 	}

@@ -105,7 +105,7 @@ func (c *Client) Attach(ctx context.Context, e uint64, deliver func(Event)) ([]*
 	c.journals.add(reply.Journals, f.descriptors[1:])
 	f.descriptors = nil
 	for _, p := range adopted {
-		if p.slot, err = c.arena.slot(p.info.Slot); err != nil {
+		if p.slot, err = c.arena.slot(p.info.Slot, p.info.Wide); err != nil {
 			return nil, fmt.Errorf("adopt process %s: %w", p.info.Process, err)
 		}
 		p.input.written.Store(int64(p.slot.word(wordInput).Load()))

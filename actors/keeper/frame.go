@@ -22,8 +22,8 @@ import (
 const (
 	protocolVersion = 1
 	frameHeader     = 16
-	maxBody         = 4 << 20
-	maxDescriptors  = 64
+	maxBody         = 8 << 20 // a command with 62 inputs of 64 KiB
+	maxDescriptors  = 96      // a process with 62 outputs; the kernel takes 253
 )
 
 // sendLimit bounds how long a frame may wait for a peer that does not read. Beyond it

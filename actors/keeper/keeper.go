@@ -205,7 +205,7 @@ func (k *keeper) stopAll(cause wire.Reason, mode Mode, grace time.Duration) {
 }
 
 // slot takes a free arena slot.
-func (k *keeper) slot() (*slot, error) {
+func (k *keeper) slot(wide bool) (*slot, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.free) == 0 {
@@ -217,7 +217,7 @@ func (k *keeper) slot() (*slot, error) {
 			k.free = append(k.free, uint32(i))
 		}
 	}
-	s, err := k.arena.slot(k.free[len(k.free)-1])
+	s, err := k.arena.slot(k.free[len(k.free)-1], wide)
 	if err == nil {
 		k.free = k.free[:len(k.free)-1]
 	}

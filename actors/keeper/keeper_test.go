@@ -297,7 +297,7 @@ func TestSpawnErrors(t *testing.T) {
 		"id":            {func(s *Spawn) { s.Process = "" }, wire.CodeInvalidArguments},
 		"same id":       {func(s *Spawn) { s.Process = "running" }, wire.CodeInvalidArguments},
 		"too long":      {func(s *Spawn) { s.Argv = []string{"bash", "-c", strings.Repeat("x", 200_000)} }, wire.CodeSpawnFailed},
-		"over a frame":  {func(s *Spawn) { s.Env = []string{strings.Repeat("x", 5<<20)} }, wire.CodeInvalidArguments},
+		"over a frame":  {func(s *Spawn) { s.Env = []string{strings.Repeat("x", 9<<20)} }, wire.CodeInvalidArguments},
 		"relative path": {func(s *Spawn) { s.Dir = "here" }, wire.CodeInvalidArguments},
 	} {
 		s := bash("p", "true")

@@ -21,24 +21,28 @@ type attachReply struct {
 }
 
 type spawnRequest struct {
-	Process   string           `json:"process"`
-	Path      []byte           `json:"path,omitempty"`
-	Argv      [][]byte         `json:"argv"`
-	Env       [][]byte         `json:"env,omitempty"`
-	Dir       []byte           `json:"dir,omitempty"`
-	Stdin     bool             `json:"stdin,omitempty"`
-	TTY       *wire.WindowSize `json:"tty,omitempty"`
-	Merged    bool             `json:"merged,omitempty"`
-	Umask     int              `json:"umask"`
-	Limits    *wire.Limits     `json:"limits,omitempty"`
-	TimeoutNS int64            `json:"timeout_ns,omitempty"`
-	GraceNS   int64            `json:"grace_ns,omitempty"`
-	Backlog   int64            `json:"backlog,omitempty"`
-	Meta      []byte           `json:"meta,omitempty"`
+	Process string           `json:"process"`
+	Path    []byte           `json:"path,omitempty"`
+	Argv    [][]byte         `json:"argv"`
+	Env     [][]byte         `json:"env,omitempty"`
+	Dir     []byte           `json:"dir,omitempty"`
+	Stdin   bool             `json:"stdin,omitempty"`
+	TTY     *wire.WindowSize `json:"tty,omitempty"`
+	Merged  bool             `json:"merged,omitempty"`
+	// Descriptors and State are runtime.Spec's, which checks them.
+	Descriptors []wire.Descriptor `json:"descriptors,omitempty"`
+	State       bool              `json:"state,omitempty"`
+	Umask       int               `json:"umask"`
+	Limits      *wire.Limits      `json:"limits,omitempty"`
+	TimeoutNS   int64             `json:"timeout_ns,omitempty"`
+	GraceNS     int64             `json:"grace_ns,omitempty"`
+	Backlog     int64             `json:"backlog,omitempty"`
+	Meta        []byte            `json:"meta,omitempty"`
 }
 
 // processInfo describes a process to its worker: the answer to a spawn, and the body
-// of adopted. Its descriptors follow in the order of the booleans and Journal.
+// of adopted. Its descriptors follow in the order of the fields from
+// Stdout to Journal.
 type processInfo struct {
 	Process   string `json:"process"`
 	PID       int    `json:"pid"`
@@ -53,6 +57,8 @@ type processInfo struct {
 	Stderr  bool   `json:"stderr,omitempty"`
 	Stdin   bool   `json:"stdin,omitempty"`
 	Master  bool   `json:"master,omitempty"`
+	Outputs []int  `json:"outputs,omitempty"` // numbers of the descriptors that are captured
+	Wide    bool   `json:"wide,omitempty"`    // of the slot: there were such at the spawn
 	Between bool   `json:"between,omitempty"` // the pipe of a terminal: read end, write end
 	Journal uint32 `json:"journal,omitempty"` // number + 1
 

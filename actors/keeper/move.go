@@ -21,7 +21,7 @@ func (u *pump) resume(sink Sink, next int64) error {
 	if u.released {
 		return errReleased
 	}
-	u.sink, u.failed = sink, nil
+	u.sink, u.failed, u.fresh = sink, nil, true
 	if err := u.recover(); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (u *pump) recover() error {
 		return fmt.Errorf("journal is at %d and its index at %d", at, committed)
 	}
 	stream := wire.Stream(s.word(wordIntent).Load())
-	unknown := stream != wire.Stdout && stream != wire.Stderr
+	unknown := !stream.Valid()
 	if unknown {
 		stream = wire.Stdout
 	}
@@ -108,6 +108,10 @@ func (u *pump) handOver() error {
 			c := Chunk{
 				Number: u.next, Offset: e.raw, Stream: e.stream, Data: data[:e.length:e.length],
 				At: time.Unix(0, e.nanos).UTC(), OrderUnknown: e.orderUnknown, StdoutOffset: e.stdout,
+			}
+			if u.fresh {
+				u.fresh = false
+				c.Descriptors = s.before(u.next)
 			}
 			if err := u.sink.Append(c); err != nil {
 				return fmt.Errorf("chunk %d: %w", u.next, err)
@@ -320,6 +324,9 @@ func (u *pump) closeFiles() {
 	u.released = true
 	for _, f := range []interface{ Close() error }{u.stdout, u.stderr, u.master} {
 		_ = f.Close() // nil or closed before: an error that says so
+	}
+	for _, o := range u.extra {
+		_ = o.File.Close()
 	}
 	if u.between != nil {
 		_ = unix.Close(u.between[0])

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/limpet-sh/limpet/actors/runtime"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -76,6 +77,7 @@ func (s *Spawn) request() (*spawnRequest, error) {
 		Process: s.Process, Path: []byte(s.Path), Argv: asBytes(s.Argv), Env: asBytes(s.Env), Dir: []byte(s.Dir),
 		Stdin: s.Stdin, TTY: s.TTY, Merged: s.Merged, Umask: s.Umask, Limits: s.Limits,
 		TimeoutNS: int64(s.Timeout), GraceNS: int64(s.Grace), Backlog: s.Backlog, Meta: s.Meta,
+		Descriptors: s.Descriptors, State: s.CaptureState,
 	}
 	if r.Backlog == 0 {
 		r.Backlog = defaultBacklog
@@ -174,7 +176,7 @@ func (c *Client) spawn(ctx context.Context, request *spawnRequest) (*Process, er
 	info.Meta = request.Meta
 	p, err := c.newProcess(info, f.descriptors)
 	if err == nil {
-		if p.slot, err = c.arena.slot(info.Slot); err != nil {
+		if p.slot, err = c.arena.slot(info.Slot, info.Wide); err != nil {
 			p.closeFiles()
 		}
 	}
@@ -214,6 +216,14 @@ func (c *Client) newProcess(info processInfo, fds []int) (*Process, error) {
 	} {
 		if d.there && err == nil {
 			*d.file, err = next(d.name)
+		}
+	}
+	for _, n := range info.Outputs {
+		if err == nil {
+			o := runtime.Output{Number: n}
+			if o.File, err = next("output"); err == nil {
+				p.output.extra = append(p.output.extra, o)
+			}
 		}
 	}
 	switch {

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
+	goruntime "runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/limpet-sh/limpet/actors/runtime"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -23,7 +24,7 @@ type Sink interface{ Append(c Chunk) error }
 type Chunk struct {
 	// Number counts the chunks of a process from 0. A number is given once.
 	Number int64
-	// Offset is the raw offset of the first byte: over both streams, in the order read.
+	// Offset is the raw offset of the first byte: over all streams, in the order read.
 	Offset int64
 	Stream wire.Stream
 	// Data has 1 to 4,096 bytes, valid during the call.
@@ -34,6 +35,9 @@ type Chunk struct {
 	OrderUnknown bool
 	// StdoutOffset is the stdout bytes before it.
 	StdoutOffset int64
+	// Descriptors are the bytes of each extra descriptor before it, where there were any.
+	// They are in the first chunk that a [Process.Pump] gives, and in no other.
+	Descriptors []wire.DescriptorBytes
 }
 
 var (
@@ -46,6 +50,7 @@ type pump struct {
 	process *Process
 
 	stdout, stderr, master *os.File
+	extra                  []runtime.Output
 	between                *[2]int // read and write end of a terminal's pipe
 
 	life   sync.Mutex
@@ -62,6 +67,7 @@ type pump struct {
 	tidied   [2]int64 // next chunk and trimmed offset at the last tidy
 	sink     Sink
 	next     int64 // number of the first chunk the sink has not got
+	fresh    bool  // the sink has got none from this pump
 	failed   error // the sink's or ours: nothing is read any more
 
 	wanted atomic.Int64  // what Trim was called with at most
@@ -92,6 +98,9 @@ func (p *Process) Pump(ctx context.Context, sink Sink, next int64) error {
 		}
 	}()
 	var streams sync.WaitGroup
+	for _, o := range u.extra {
+		streams.Go(func() { u.run(ctx, o.File, wire.Stream(o.Number)) }) // as below
+	}
 	if u.stderr != nil {
 		streams.Go(func() { u.run(ctx, u.stderr, wire.Stderr) }) // ends with ctx or the stream
 	}
@@ -124,7 +133,7 @@ func (p *Process) awaitExit(ctx context.Context) {
 	}
 	defer p.client.spinning.Store(false)
 	for start := time.Now(); p.exited.Load() == nil && ctx.Err() == nil && time.Since(start) < exitSpin; {
-		runtime.Gosched()
+		goruntime.Gosched()
 	}
 }
 
@@ -200,6 +209,9 @@ func (u *pump) setDeadline(t time.Time) {
 		if f != nil {
 			_ = f.SetReadDeadline(t) // fails on a file that is closed, which needs none
 		}
+	}
+	for _, o := range u.extra {
+		_ = o.File.SetReadDeadline(t) // likewise
 	}
 }
 

@@ -30,6 +30,7 @@ const (
 // instructions leaves a state that can be read.
 type slot struct {
 	number uint32
+	wide   bool // the process has more streams than stdout and stderr
 	header []byte
 	ring   []byte
 }
@@ -56,7 +57,16 @@ func (e entry) end() int64 { return e.raw + int64(e.length) }
 const flagOrderUnknown = 1 << 40
 
 func (s *slot) cell(number int64, i int) *atomic.Uint64 {
-	return (*atomic.Uint64)(unsafe.Pointer(&s.ring[int(number%ringEntries)*entryBytes+8*i]))
+	place := number % ringEntries
+	if s.wide {
+		place = number % wideEntries
+	}
+	return s.ringWord(int(place)*entryBytes/8 + i)
+}
+
+// ringWord is word i of the ring's memory.
+func (s *slot) ringWord(i int) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(&s.ring[8*i]))
 }
 
 func (s *slot) load(number int64) entry {
@@ -98,7 +108,13 @@ func (s *slot) ends() (raw, stdout int64) {
 }
 
 // room is the count of entries that can be added.
-func (s *slot) room() int64 { return ringEntries - (s.next() - s.oldest()) }
+func (s *slot) room() int64 {
+	room := ringEntries - (s.next() - s.oldest())
+	if s.wide {
+		room -= ringEntries - wideEntries
+	}
+	return room
+}
 
 // index adds n bytes of stream behind the last entry, as chunks of at most chunkBytes,
 // and commits them together. The caller has seen that there is room.
@@ -129,6 +145,9 @@ func (s *slot) forget(raw int64) {
 	trimmed, _ := s.ends()
 	if oldest < next {
 		trimmed = s.load(oldest).raw
+	}
+	if s.wide {
+		s.moveBase(oldest)
 	}
 	s.word(wordOldest).Store(uint64(oldest))
 	s.word(wordTrimmed).Store(uint64(trimmed))

@@ -3,6 +3,7 @@ package keeper
 import (
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -84,7 +85,7 @@ func (k *keeper) start(r *spawnRequest) (_ *child, err error) {
 			k.undo(c, r.Process)
 		}
 	}()
-	if c.slot, err = k.slot(); err != nil {
+	if c.slot, err = k.slot(r.wide()); err != nil {
 		return nil, err
 	}
 	if r.TTY != nil {
@@ -102,7 +103,10 @@ func (k *keeper) start(r *spawnRequest) (_ *child, err error) {
 		Process: r.Process, PID: c.tree.PID, StartedNS: began.UnixNano(), Slot: c.slot.number,
 		TTY: r.TTY != nil, Backlog: r.Backlog, Meta: r.Meta,
 		Stdout: c.tree.Stdout != nil, Stderr: c.tree.Stderr != nil, Stdin: c.tree.Stdin != nil,
-		Master: c.tree.Master != nil, Between: c.between != nil,
+		Master: c.tree.Master != nil, Between: c.between != nil, Wide: c.slot.wide,
+	}
+	for _, o := range c.tree.Outputs {
+		c.info.Outputs = append(c.info.Outputs, o.Number)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,10 +163,16 @@ func quota(err error) error {
 	return err
 }
 
+// wide: there are more streams than stdout and stderr.
+func (r *spawnRequest) wide() bool {
+	return slices.ContainsFunc(r.Descriptors, func(d wire.Descriptor) bool { return d.Output })
+}
+
 func (r *spawnRequest) spec() runtime.Spec {
 	s := runtime.Spec{
 		Argv: asStrings(r.Argv), Path: string(r.Path), Env: asStrings(r.Env), Dir: string(r.Dir),
 		Stdin: r.Stdin, Merged: r.Merged, Umask: r.Umask, Tag: r.Process,
+		Descriptors: r.Descriptors, State: r.State,
 	}
 	if s.Dir == "" {
 		s.Dir = "/"

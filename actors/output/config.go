@@ -37,7 +37,8 @@ type Config struct {
 	// read. Empty: no spool, the window is all that is kept.
 	Dir string
 	// Limits: zero values are the defaults (window 256 KiB and 4,096 chunks; spool
-	// 64 MiB, headers of 64 bytes a chunk counted; head half the spool).
+	// 64 MiB, headers of 64 bytes a chunk counted and 19 more for each extra descriptor
+	// that wrote something; head half the spool).
 	Limits wire.OutputLimits
 	// TTY: the output is a terminal's, where CR LF ends a line.
 	TTY bool

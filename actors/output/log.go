@@ -30,9 +30,11 @@ type Chunk struct {
 	// OrderUnknown: it was found after a crash; its place among the chunks of the
 	// other stream is not known.
 	OrderUnknown bool
-	// StdoutOffset is the stdout bytes before the chunk. It is used only where the
-	// log lacks the chunks before, after a recovery.
+	// StdoutOffset is the stdout bytes before the chunk, Descriptors those of each extra
+	// descriptor that wrote some. They are used only where the log lacks the chunks
+	// before, after a recovery.
 	StdoutOffset int64
+	Descriptors  []wire.DescriptorBytes
 }
 
 // Log is the output of one process.
@@ -59,6 +61,8 @@ type Log struct {
 	stdout    int64         // stdout bytes so far
 	lines     [2]int64      // line feeds so far
 	states    [2]state      // of each stream, after its last chunk
+	extra     []extent      // of the extra descriptors that wrote something, by number
+	scratch   []byte        // of table
 	dropped   int64         // total = kept + dropped
 	wake      chan struct{} // closed at the next chunk; nil without waiters
 	room      chan struct{} // closed when a stalled log may try again; nil when not stalled
@@ -156,34 +160,52 @@ func (l *Log) check(c *Chunk) error {
 	switch {
 	case l.closed || l.removed:
 		return fmt.Errorf("append chunk %d: %w", c.Number, ErrClosed)
-	case c.Stream != wire.Stdout && c.Stream != wire.Stderr:
+	case !c.Stream.Valid():
 		return fmt.Errorf("append chunk %d: no stream %d", c.Number, c.Stream)
 	case len(c.Data) == 0 || len(c.Data) > MaxChunk:
 		return fmt.Errorf("append chunk %d: %d bytes, not 1..%d", c.Number, len(c.Data), MaxChunk)
 	case c.Number == l.next && c.Offset == l.total:
 		l.jump = false
 		return nil
-	case l.jump && c.Number > l.next && c.Offset > l.total && c.StdoutOffset <= c.Offset:
+	case l.jump && c.Number > l.next && c.Offset > l.total && c.before() <= c.Offset:
 		l.jump = false
 		l.lose(l.next, c.Number, gapTorn)
 		l.dropped += c.Offset - l.total
 		// What the lost chunks left open is lost with them.
 		l.next, l.total, l.states = c.Number, c.Offset, [2]state{}
 		l.stdout = max(l.stdout, c.StdoutOffset)
+		for i := range l.extra {
+			l.extra[i].state = state{}
+		}
+		for _, d := range c.Descriptors {
+			e := l.extent(wire.Stream(d.Number))
+			e.bytes = max(e.bytes, d.Bytes)
+		}
 		return nil
 	}
 	return fmt.Errorf("append chunk %d at offset %d: want chunk %d at %d", c.Number, c.Offset, l.next, l.total)
+}
+
+// before is the bytes of all streams before the chunk, less stderr's.
+func (c *Chunk) before() int64 {
+	n := c.StdoutOffset
+	for _, d := range c.Descriptors {
+		if d.Bytes < 0 || d.Number < wire.MinDescriptor || d.Number > wire.MaxDescriptor {
+			return math.MaxInt64
+		}
+		n += d.Bytes
+	}
+	return n
 }
 
 var lineFeed = []byte{'\n'}
 
 // add puts a checked chunk in the window and moves the counters. guarded by mu.
 func (l *Log) add(c *Chunk, data []byte) {
-	i := c.Stream - 1
 	r := record{
 		number: c.Number, raw: c.Offset, stdout: l.stdout, nanos: c.At.UnixNano(),
 		source: len(c.Data), stream: c.Stream, states: l.states, data: data,
-		lines: [2]uint32{saturate(l.lines[0]), saturate(l.lines[1])},
+		lines: [2]uint32{saturate(l.lines[0]), saturate(l.lines[1])}, table: l.table(),
 	}
 	if c.OrderUnknown {
 		r.flags = flagNoRank
@@ -194,8 +216,21 @@ func (l *Log) add(c *Chunk, data []byte) {
 	l.next++
 	l.total += int64(r.source)
 	l.stdout = r.stdoutEnd()
-	l.lines[i] += int64(bytes.Count(data, lineFeed))
-	l.states[i].advance(data)
+	l.advance(&r)
+}
+
+// advance moves what is counted of the record's stream over its data. guarded by mu.
+func (l *Log) advance(r *record) {
+	lines := int64(bytes.Count(r.data, lineFeed))
+	if r.stream > wire.Stderr {
+		e := l.extent(r.stream)
+		e.bytes += int64(r.source)
+		e.lines += lines
+		e.state.advance(r.data)
+		return
+	}
+	l.lines[r.stream-1] += lines
+	l.states[r.stream-1].advance(r.data)
 }
 
 func saturate(n int64) uint32 { return uint32(min(n, math.MaxUint32)) }
@@ -301,8 +336,9 @@ func (l *Log) Stats() wire.OutputStats {
 
 func (l *Log) stats() wire.OutputStats {
 	return wire.OutputStats{
-		TotalBytes: l.total, StdoutBytes: l.stdout, StderrBytes: l.total - l.stdout,
-		KeptBytes: l.total - l.dropped, DroppedBytes: l.dropped,
+		TotalBytes: l.total, StdoutBytes: l.stdout, StderrBytes: l.total - l.stdout - l.others(),
+		Descriptors: l.descriptors(),
+		KeptBytes:   l.total - l.dropped, DroppedBytes: l.dropped,
 		EarliestCursor: l.earliest(), LatestCursor: l.next,
 		Complete: l.complete, Error: l.errText, Stalled: l.room != nil,
 	}

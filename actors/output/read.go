@@ -42,10 +42,8 @@ func CheckRead(r wire.Read) error {
 	default:
 		return wire.Invalid("view", "%.40q is none of text, safe, base64", r.View)
 	}
-	switch r.Stream {
-	case "", wire.Stdout.String(), wire.Stderr.String():
-	default:
-		return wire.Invalid("stream", "%.40q is neither stdout nor stderr", r.Stream)
+	if _, ok := wire.ParseStream(r.Stream); !ok && r.Stream != "" {
+		return wire.Invalid("stream", "%.40q is none of stdout, stderr, fd3 to fd64", r.Stream)
 	}
 	return nil
 }
@@ -98,12 +96,7 @@ func (l *Log) Read(r wire.Read, st State) (*wire.Page, error) {
 		return nil, err
 	}
 	p := pager{log: l, view: r.View, max: int64(r.MaxBytes)}
-	switch r.Stream {
-	case wire.Stdout.String():
-		p.stream = wire.Stdout
-	case wire.Stderr.String():
-		p.stream = wire.Stderr
-	}
+	p.stream, _ = wire.ParseStream(r.Stream)
 	if p.max == 0 {
 		p.max = DefaultPage
 	}
@@ -227,19 +220,26 @@ func (p *pager) finish(st State) *wire.Page {
 	g.State, g.ExitCode, g.Output = st.State, st.ExitCode, l.stats()
 	if g.End && p.view != wire.ViewBase64 {
 		for i, s := range l.states {
-			stream := wire.Stream(i + 1)
-			if s.n > 0 && (p.stream == 0 || p.stream == stream) {
-				g.Chunks = append(g.Chunks, wire.Chunk{
-					Cursor: l.next, Offset: l.total, Stream: stream.String(),
-					Text: replacements(int(s.n)), EncodingLoss: int(s.n),
-				})
-			}
+			p.open(wire.Stream(i+1), s)
+		}
+		for _, e := range l.extra {
+			p.open(e.stream, e.state)
 		}
 	}
 	if g.Chunks == nil {
 		g.Chunks = []wire.Chunk{}
 	}
 	return g
+}
+
+// open puts the character at which a stream broke off in the page.
+func (p *pager) open(stream wire.Stream, s state) {
+	if s.n > 0 && (p.stream == 0 || p.stream == stream) {
+		p.page.Chunks = append(p.page.Chunks, wire.Chunk{
+			Cursor: p.log.next, Offset: p.log.total, Stream: stream.String(),
+			Text: replacements(int(s.n)), EncodingLoss: int(s.n),
+		})
+	}
 }
 
 func replacements(n int) string { return "\uFFFD\uFFFD\uFFFD"[:3*n] }

@@ -119,11 +119,10 @@ func (l *Log) recover() error {
 		}
 		l.adopt(f, &sc, int64(len(b)))
 	}
-	if i := int(last.stream) - 1; i >= 0 {
-		l.stdout, l.states = last.stdoutEnd(), last.states
-		l.states[i].advance(last.data)
+	if last.stream.Valid() {
+		l.stdout, l.states, l.extra = last.stdoutEnd(), last.states, last.extents()
 		l.lines = [2]int64{int64(last.lines[0]), int64(last.lines[1])}
-		l.lines[i] += int64(bytes.Count(last.data, lineFeed))
+		l.advance(&last)
 	}
 	l.dropped = l.total - l.recovery.Bytes
 	return nil

@@ -109,16 +109,16 @@ func (l *Log) render(r wire.Render, stream wire.Stream) wire.Rendered {
 	return out
 }
 
-// count is the bytes and line feeds of a stream (0: all), and the bytes no longer
+// count is the bytes and line feeds of a stream (0: stdout and stderr), and the bytes no longer
 // kept of all. guarded by mu.
 func (l *Log) count(stream wire.Stream) (total, lines, dropped int64) {
 	switch stream {
 	case wire.Stdout:
 		return l.stdout, l.lines[0], l.dropped
 	case wire.Stderr:
-		return l.total - l.stdout, l.lines[1], l.dropped
+		return l.total - l.stdout - l.others(), l.lines[1], l.dropped
 	}
-	return l.total, l.lines[0] + l.lines[1], l.dropped
+	return l.total - l.others(), l.lines[0] + l.lines[1], l.dropped
 }
 
 // notice stands where a text was cut. It is under 200 bytes.
@@ -135,7 +135,7 @@ func notice(process string, r wire.Rendered, lines, dropped, from int64) string 
 type viewer struct {
 	log    *Log
 	view   wire.View
-	stream wire.Stream // 0 is both
+	stream wire.Stream // 0 is stdout and stderr
 	total  int64
 	census census
 }
@@ -160,7 +160,7 @@ func (v *viewer) scan(number, pos int64, k *keep) bool {
 		var r record
 		for b := c.buf; decode(b, &r); b = b[r.size():] {
 			number = r.number + 1
-			if v.stream != 0 && v.stream != r.stream || v.posOf(&r) >= v.total {
+			if !v.shows(&r) || v.posOf(&r) >= v.total {
 				continue // what came since the count is for the next text
 			}
 			if !s.take(&r, c.gap) {
@@ -208,9 +208,14 @@ type scan struct {
 	last state
 }
 
+// shows: a text of both streams has none of the extra descriptors.
+func (v *viewer) shows(r *record) bool {
+	return v.stream == r.stream || v.stream == 0 && r.stream <= wire.Stderr
+}
+
 func (v *viewer) posOf(r *record) int64 {
 	if v.stream == 0 {
-		return r.raw
+		return r.pair()
 	}
 	return r.pos()
 }
@@ -347,7 +352,7 @@ func (v *viewer) scanRaw(number int64, k *keep) {
 		var r record
 		for b := c.buf; decode(b, &r); b = b[r.size():] {
 			number = r.number + 1
-			if v.stream != 0 && v.stream != r.stream || v.posOf(&r) >= v.total {
+			if !v.shows(&r) || v.posOf(&r) >= v.total {
 				continue
 			}
 			if !k.add(seg{raw: int64(r.source)}, r.data) {

@@ -57,10 +57,11 @@ func (l *Log) skip(number, offset int64) {
 
 // resumeAt takes over what the streams had before. guarded by mu.
 func (l *Log) resumeAt(streams []wire.OutputStream) {
-	l.states, l.lines = [2]state{}, [2]int64{}
+	l.states, l.lines, l.extra = [2]state{}, [2]int64{}, nil
 	for _, s := range streams {
 		i := int(s.Stream) - 1
 		if i >= len(l.states) {
+			*l.extent(s.Stream) = extent{stream: s.Stream, bytes: s.Bytes, lines: s.Lines, state: decodeState(s.State[:])}
 			continue
 		}
 		l.states[i], l.lines[i] = decodeState(s.State[:]), s.Lines
@@ -77,6 +78,9 @@ func (l *Log) Finish(o wire.OutputStats) {
 	if o.LatestCursor > l.next && o.TotalBytes > l.total {
 		l.skip(o.LatestCursor, o.TotalBytes)
 		l.stdout = o.StdoutBytes
+		for _, d := range o.Descriptors {
+			l.extent(wire.Stream(d.Number)).bytes = d.Bytes
+		}
 	}
 	l.mu.Unlock()
 	l.Close(o.Complete, o.Error)

@@ -94,12 +94,17 @@ func (l *Log) each(from, want int64, fn func(*record) bool) {
 // before is what each stream had before the record.
 func (r *record) before() []wire.OutputStream {
 	var all []wire.OutputStream
-	for i, bytes := range [...]int64{r.stdout, r.raw - r.stdout} {
+	for i, bytes := range [...]int64{r.stdout, r.pair() - r.stdout} {
 		if bytes > 0 {
 			s := wire.OutputStream{Stream: wire.Stream(i + 1), Bytes: bytes, Lines: int64(r.lines[i])}
 			r.states[i].encode(s.State[:])
 			all = append(all, s)
 		}
+	}
+	for _, e := range r.extents() {
+		s := wire.OutputStream{Stream: e.stream, Bytes: e.bytes, Lines: e.lines}
+		e.state.encode(s.State[:])
+		all = append(all, s)
 	}
 	return all
 }
@@ -108,6 +113,6 @@ func (r *record) before() []wire.OutputStream {
 func (l *Log) after() (number, offset int64, streams []wire.OutputStream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := record{raw: l.total, stdout: l.stdout, states: l.states, lines: [2]uint32{saturate(l.lines[0]), saturate(l.lines[1])}}
+	r := record{raw: l.total, stdout: l.stdout, states: l.states, lines: [2]uint32{saturate(l.lines[0]), saturate(l.lines[1])}, table: l.table()}
 	return l.next, l.total, r.before()
 }

@@ -90,7 +90,7 @@ func TestShipWhole(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Next() != l.Next() || r.Stats() != l.Stats() {
+			if r.Next() != l.Next() || !reflect.DeepEqual(r.Stats(), l.Stats()) {
 				t.Errorf("%+v\n%+v", r.Stats(), l.Stats())
 			}
 			r.Finish(l.Stats())

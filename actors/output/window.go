@@ -17,7 +17,7 @@ func (b *block) add(r *record) {
 // skip drops the oldest record.
 func (b *block) skip(r *record) {
 	b.lo += r.size()
-	b.kept.first, b.kept.raw, b.kept.stdout = r.number+1, r.end(), r.stdoutEnd()
+	b.kept.first, b.kept.raw = r.number+1, r.end()
 }
 
 // sealed gives the records with their checksums, and where they belong. guarded by mu.
@@ -78,7 +78,7 @@ func (l *Log) leaving() *block {
 		return nil
 	}
 	b := l.blocks[0]
-	if l.bytes-b.bytes() < l.cfg.Limits.WindowBytes && l.chunks-b.count() < WindowChunks {
+	if l.bytes-b.bytes() < l.cfg.Limits.WindowBytes && l.chunks-b.count() < l.windowChunks() {
 		return nil
 	}
 	return b
@@ -91,7 +91,7 @@ func (l *Log) overfull() bool { return l.leaving() != nil }
 // window, and reports whether enough is gone to tell the journal. guarded by mu.
 func (l *Log) evict() bool {
 	const step = 64 << 10 // a journal is trimmed by pages, not by chunks
-	for l.bytes > l.cfg.Limits.WindowBytes || l.chunks > WindowChunks {
+	for l.bytes > l.cfg.Limits.WindowBytes || l.chunks > l.windowChunks() {
 		b := l.blocks[0]
 		var r record
 		decode(b.buf[b.lo:], &r)
@@ -104,5 +104,5 @@ func (l *Log) evict() bool {
 		}
 	}
 	return len(l.blocks) > 0 &&
-		(l.blocks[0].kept.raw-l.evicted >= step || l.blocks[0].kept.first-l.evictedAt >= WindowChunks/4)
+		(l.blocks[0].kept.raw-l.evicted >= step || l.blocks[0].kept.first-l.evictedAt >= int64(l.windowChunks()/4))
 }

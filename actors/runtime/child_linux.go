@@ -24,6 +24,8 @@ type Child struct {
 	// With a terminal only Master is set. They are closed by [Child.Close], or by
 	// the caller before.
 	Stdin, Stdout, Stderr, Master *os.File
+	// Outputs are the parent ends of the captured descriptors, in the order of the Spec.
+	Outputs []Output
 
 	forker   *Forker
 	tag      string
@@ -39,8 +41,9 @@ type Child struct {
 	err    error
 
 	mu     sync.Mutex
-	reaped bool // guarded by mu
-	closed bool // guarded by mu
+	state  *os.File // guarded by mu; nil without one, or when it has been read
+	reaped bool     // guarded by mu
+	closed bool     // guarded by mu
 }
 
 // begin completes a child after its fork. On error the child is ended and reaped.
@@ -243,7 +246,11 @@ func (c *Child) discard() {
 
 func (c *Child) release() error {
 	var errs []error
-	for _, file := range []*os.File{c.Stdin, c.Stdout, c.Stderr, c.Master, c.pidfd} {
+	open := []*os.File{c.Stdin, c.Stdout, c.Stderr, c.Master, c.pidfd, c.state}
+	for _, o := range c.Outputs {
+		open = append(open, o.File)
+	}
+	for _, file := range open {
 		if file == nil {
 			continue
 		}

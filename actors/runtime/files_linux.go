@@ -10,20 +10,40 @@ import (
 // process as soon as the fork is over.
 type files struct {
 	child [3]uintptr
-	own   [3]int // descriptors to close after the fork, from the front
+	extra []uintptr // from descriptor 3 on, noFile where there is none
+	own   [3]int    // descriptors to close after the fork, from the front
 	n     int
+	more  []int // those that own has no room for
+}
+
+// noFile is what stands in a table of descriptors for one that is closed in the child.
+const noFile = ^uintptr(0)
+
+// table is the child's descriptors in order.
+func (f *files) table() []uintptr {
+	if f.extra == nil {
+		return f.child[:]
+	}
+	return append(f.child[:], f.extra...)
 }
 
 func (f *files) close() {
 	for _, fd := range f.own[:f.n] {
 		_ = unix.Close(fd)
 	}
-	f.n = 0
+	for _, fd := range f.more {
+		_ = unix.Close(fd)
+	}
+	f.n, f.more = 0, nil
 }
 
 func (f *files) keep(fd int) uintptr {
-	f.own[f.n] = fd
-	f.n++
+	if f.n < len(f.own) {
+		f.own[f.n] = fd
+		f.n++
+	} else {
+		f.more = append(f.more, fd)
+	}
 	return uintptr(fd)
 }
 
@@ -57,6 +77,11 @@ func (c *Child) open(s *Spec, null *os.File) (_ files, err error) {
 	f.child[2] = f.child[1]
 	if !s.Merged {
 		if c.Stderr, f.child[2], err = f.pipe(false, "stderr"); err != nil {
+			return f, &StartError{Kind: StartOther, Err: err}
+		}
+	}
+	if len(s.Descriptors) > 0 || s.State {
+		if err := c.openExtra(s, &f); err != nil {
 			return f, &StartError{Kind: StartOther, Err: err}
 		}
 	}

@@ -289,7 +289,7 @@ func (f *Forker) start(s *Spec, program string) (_ *Child, err error) {
 			return nil, err
 		}
 	}
-	j.attr = syscall.ProcAttr{Dir: s.Dir, Env: tagged(s.Env, s.Tag), Files: files.child[:], Sys: &j.sys}
+	j.attr = syscall.ProcAttr{Dir: s.Dir, Env: tagged(s.Env, s.Tag), Files: files.table(), Sys: &j.sys}
 	if err := f.hand(j); err != nil {
 		if errors.Is(err, unix.ENODEV) && c.leaf != nil {
 			c.leaf.spent.Store(true)

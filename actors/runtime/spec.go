@@ -15,6 +15,7 @@ import (
 // [Spec.Tag], is what a scan of /proc recognises a tree by.
 const TagVariable = "LIMPET_PROCESS_ID"
 
+// The state file: see [Spec.State].
 const (
 	// StateDescriptor is the child's private file of [Spec.State]. What may refer to
 	// descriptors by one digit only, as dash does, opens it with 1<>/dev/fd/65: opening it
@@ -58,6 +59,12 @@ type Spec struct {
 	TTY *Size
 	// Merged sends stderr into the pipe of stdout.
 	Merged bool
+	// Descriptors are further descriptors of the child, each number once, with either
+	// Input, at most [wire.MaxInputBytes], or Output. None with TTY.
+	Descriptors []wire.Descriptor
+	// State gives the child a file of [MaxState] bytes at [StateDescriptor], for
+	// [Child.State] to read. It is no pipe: who inherits it holds nothing up.
+	State bool
 	// Umask as it is: 0 masks nothing. Callers without a wish pass [DefaultUmask].
 	Umask int
 	// Rlimits are in force before the first instruction of the program. Setting them
@@ -85,6 +92,27 @@ func (s *Spec) validate() error {
 		return wire.Invalid("umask", "%#o is not within 0..0777", s.Umask)
 	case s.MemoryBytes < 0:
 		return wire.Invalid("limits.memory_bytes", "%d is negative", s.MemoryBytes)
+	}
+	return s.validateDescriptors()
+}
+
+func (s *Spec) validateDescriptors() error {
+	if len(s.Descriptors) > 0 && s.TTY != nil {
+		return wire.Invalid("descriptors", "a terminal has none beside its own")
+	}
+	var seen [wire.MaxDescriptor + 1]bool
+	for i, d := range s.Descriptors {
+		switch at := fmt.Sprintf("descriptors[%d]", i); {
+		case d.Number < wire.MinDescriptor || d.Number > wire.MaxDescriptor:
+			return wire.Invalid(at+".number", "%d is not within %d..%d", d.Number, wire.MinDescriptor, wire.MaxDescriptor)
+		case seen[d.Number]:
+			return wire.Invalid(at+".number", "%d is there twice", d.Number)
+		case d.Output == (len(d.Input) > 0):
+			return wire.Invalid(at, "must have either input or output")
+		case len(d.Input) > wire.MaxInputBytes:
+			return wire.Invalid(at+".input", "%d bytes, at most %d", len(d.Input), wire.MaxInputBytes)
+		}
+		seen[d.Number] = true
 	}
 	return nil
 }

@@ -131,6 +131,12 @@ type Descriptor struct {
 	Output bool   `json:"output,omitempty"`
 }
 
+// DescriptorBytes counts what came from one captured descriptor.
+type DescriptorBytes struct {
+	Number int   `json:"number"`
+	Bytes  int64 `json:"bytes"`
+}
+
 // Numbers of extra descriptors.
 const (
 	MinDescriptor = 3

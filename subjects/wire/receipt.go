@@ -75,14 +75,16 @@ type Receipt struct {
 
 // OutputStats counts the output of a process, in raw bytes.
 type OutputStats struct {
-	TotalBytes     int64 `json:"total_bytes"`
-	StdoutBytes    int64 `json:"stdout_bytes"`
-	StderrBytes    int64 `json:"stderr_bytes"`
-	KeptBytes      int64 `json:"kept_bytes"`
-	DroppedBytes   int64 `json:"dropped_bytes"` // total = kept + dropped, exactly
-	EarliestCursor int64 `json:"earliest_cursor"`
-	LatestCursor   int64 `json:"latest_cursor"` // the number the next chunk gets
-	// Complete: both streams were read to their end.
+	TotalBytes  int64 `json:"total_bytes"`
+	StdoutBytes int64 `json:"stdout_bytes"`
+	StderrBytes int64 `json:"stderr_bytes"`
+	// Descriptors that wrote something, by number. The bytes of all streams are the total.
+	Descriptors    []DescriptorBytes `json:"descriptors,omitempty"`
+	KeptBytes      int64             `json:"kept_bytes"`
+	DroppedBytes   int64             `json:"dropped_bytes"` // total = kept + dropped, exactly
+	EarliestCursor int64             `json:"earliest_cursor"`
+	LatestCursor   int64             `json:"latest_cursor"` // the number the next chunk gets
+	// Complete: all streams were read to their end.
 	Complete bool   `json:"complete"`
 	Error    string `json:"error,omitempty"`
 	Stalled  bool   `json:"stalled,omitempty"` // waiting for room (lossless)
