@@ -14,8 +14,8 @@ func newProcess(s *session, execution string) *process {
 	p := &process{
 		deps: s.deps, id: subjects.NewID(), session: rec.ID, tenant: rec.Tenant, execution: execution,
 		inbox: make(chan request, inboxSize), facts: make(chan keeper.Event, factsSize), orders: make(chan order, ordersSize),
-		reports: make(chan report, reportsSize),
-		exited:  make(chan struct{}), ended: make(chan struct{}), done: make(chan struct{}),
+		reports: make(chan report, reportsSize), forked: make(chan struct{}),
+		exited: make(chan struct{}), ended: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.log = s.log.With("process", p.id)
 	p.ctx, p.cancel = context.WithCancel(context.Background())

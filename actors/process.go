@@ -32,6 +32,7 @@ type process struct {
 	orders    chan order        // of the session: at most stop, give up, and evict or leave
 	reports   chan report       // of our own goroutines, which wait for room
 	snap      atomic.Pointer[wire.Receipt]
+	forked    chan struct{}              // closed after logRef has the log; never when nothing was forked
 	exited    chan struct{}              // closed after snap has the exit
 	ended     chan struct{}              // closed after snap is terminal and the record tried
 	done      chan struct{}              // closed when run has returned
@@ -65,6 +66,7 @@ type process struct {
 	longest    time.Duration  // grace of a stop that may be under way
 	waiters    int            // calls that wait in goroutines
 	writes     chan writeCall // nil until the first write
+	watchers   int            // those of wait_for, counted by themselves
 	streams    bool           // the pump has returned
 	tree       bool           // nothing of the tree is left, or it is kept, or we gave up
 	hasExit    bool
@@ -124,6 +126,7 @@ const (
 	reportCrashed                 // a goroutine of ours panicked
 	reportWaiter                  // a waiting call was answered
 	reportBackgrounded            // a run yielded its handle
+	reportWatcher                 // a wait_for was
 	reportWritten                 // stdin moved, or closed, or a write failed
 	reportCollected               // the log of an adopted ended command has got all there was
 	reportSettled                 // a large output is on disk, and counted
@@ -150,6 +153,7 @@ func (p *process) run() {
 func (p *process) live() {
 	if p.adopted {
 		p.resume()
+		close(p.forked)
 	} else {
 		p.launch()
 	}
@@ -214,6 +218,8 @@ func (p *process) report(r report) bool {
 	case reportWaiter:
 		p.waiters--
 	case reportBackgrounded:
+	case reportWatcher:
+		p.watchers--
 		p.backgrounded(r.detach)
 	case reportWritten:
 		p.written(r)
@@ -260,7 +266,7 @@ func (p *process) turnAway() {
 	for {
 		select {
 		case r := <-p.inbox:
-			p.last(r)
+			p.lastTo(r)
 		default:
 			return
 		}
@@ -268,6 +274,15 @@ func (p *process) turnAway() {
 }
 
 // owned runs f in a goroutine that run waits for. A panic in it ends the process.
+// lastTo is last, for who may know of the process.
+func (p *process) lastTo(r request) {
+	if m, err := wire.DecodeRequest(r.target.Verb, r.ContentType(), r.Data); r.call == nil && err == nil && !within(m, p.session) {
+		refuse(r, wire.NoProcess(p.id))
+		return
+	}
+	p.last(r)
+}
+
 func (p *process) owned(f func()) {
 	p.own.Go(func() {
 		if p.panics(f) {

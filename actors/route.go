@@ -31,9 +31,6 @@ func (w *Worker) route(req *bus.Request) {
 			w.deps.aside(r, func(ctx context.Context) { w.answerMissing(ctx, r) })
 			return
 		}
-		if s := w.deps.dir.session(p.tenant, p.session); s != nil {
-			s.touch()
-		}
 		p.deliver(r)
 	default:
 		if !post(w.inbox, r) {
@@ -50,11 +47,12 @@ func errNoSession() *wire.Error {
 // records and its output is gone, or it never was.
 func (w *Worker) answerMissing(ctx context.Context, r request) {
 	// A bad request is refused with the same words as by an actor.
-	if _, err := wire.DecodeRequest(r.target.Verb, r.ContentType(), r.Data); err != nil {
+	m, err := wire.DecodeRequest(r.target.Verb, r.ContentType(), r.Data)
+	if err != nil {
 		refuse(r, err)
 		return
 	}
-	missing := wire.Errorf(wire.CodeNotFound, "there is no process %s", r.target.Process)
+	missing := wire.NoProcess(r.target.Process)
 	pr, _, err := w.reg.Process(ctx, r.target.Tenant, r.target.Process)
 	if errors.Is(err, registry.ErrNotFound) {
 		refuse(r, missing)
@@ -64,17 +62,34 @@ func (w *Worker) answerMissing(ctx context.Context, r request) {
 		refuse(r, err)
 		return
 	}
+	if !within(m, pr.Session) {
+		refuse(r, missing)
+		return
+	}
 	rec, _, err := w.reg.Execution(ctx, r.target.Tenant, pr.ExecutionID)
 	switch {
 	case errors.Is(err, registry.ErrNotFound):
 		refuse(r, missing)
 	case err != nil:
 		refuse(r, err)
-	case r.target.Verb == "status" || r.target.Verb == "wait" || r.target.Verb == "terminate":
-		answer(r, &rec.Receipt)
 	default:
-		refuse(r, errGone(r.target.Process))
+		answerRecorded(r, m, &rec.Receipt)
 	}
+}
+
+// answerRecorded answers with a receipt where that is all that was asked for.
+func answerRecorded(r request, m wire.Request, rec *wire.Receipt) {
+	switch m := m.(type) {
+	case *wire.Status, *wire.Wait, *wire.Terminate:
+		answer(r, rec)
+		return
+	case *wire.WaitFor:
+		if m.For == "" || m.For == "end" || m.For == "exit" {
+			answer(r, waitedFrom(m, rec))
+			return
+		}
+	}
+	refuse(r, errGone(rec.Process))
 }
 
 // answerFrom answers a start whose execution id is recorded: the same command gets

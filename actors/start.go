@@ -172,6 +172,7 @@ func (p *process) openIn(dir string) (*output.Log, error) {
 func (p *process) spawned(r report) {
 	p.child, p.input, p.rev, p.addressRev, p.out = r.child, r.input, r.rev, r.addressRev, r.out
 	p.logRef.Store(r.out)
+	close(p.forked)
 	p.move(evSpawned)
 	p.receipt.StartedAt = now()
 	p.begin()
@@ -299,6 +300,8 @@ func (p *process) serveFailed(r request) {
 		}
 	}
 }
+		case "wait_for":
+			with(r, func(m *wire.WaitFor) { answer(r, waitedFrom(m, p.seen())) })
 
 // leave ends an actor that the session did not send away. last answers what it was
 // asked, and will be.

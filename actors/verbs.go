@@ -20,35 +20,66 @@ func (p *process) serve(r request) {
 			panic(v) // run ends the process
 		}
 	}()
-	switch {
-	case p.failure != nil && p.told:
-		p.serveFailed(r)
-		return
-	case r.call != nil:
+	if r.call != nil {
 		p.attach(r)
 		return
-	case p.claim != nil && p.defers(r):
-		return
 	}
-	switch r.target.Verb {
-	case "status":
-		with(r, func(*wire.Status) { answer(r, p.seen()) })
-	case "read":
-		with(r, func(m *wire.Read) { p.waiting(r, func() { p.read(r, m) }) })
-	case "wait":
-		with(r, func(m *wire.Wait) { p.waiting(r, func() { p.wait(r, m) }) })
-	case "write":
-		with(r, func(m *wire.Write) { p.write(r, m) })
-	case "close_stdin":
-		with(r, func(*wire.CloseStdin) { p.enqueue(writeCall{r: r, close: true}) })
-	case "resize":
-		with(r, func(m *wire.Resize) { p.resize(r, m) })
-	case "signal":
-		with(r, func(m *wire.Signal) { p.signal(r, m) })
-	case "terminate":
-		with(r, func(m *wire.Terminate) { p.terminate(r, m) })
-	case "cancel": // of the execution, handed on by the session
-		with(r, func(*wire.Cancel) { p.terminate(r, &wire.Terminate{}) })
+	m, err := p.message(r)
+	switch {
+	case err != nil:
+		refuse(r, err)
+	case p.failure != nil && p.told:
+		p.serveFailed(r)
+	case p.claim != nil && p.defers(r, m):
+	default:
+		p.perform(r, m)
+	}
+}
+
+// message decodes and checks a request before anything happens (A36). One that is to
+// reach the processes of another session only hears what it would of one that never was.
+func (p *process) message(r request) (wire.Request, error) {
+	m, err := wire.DecodeRequest(r.target.Verb, r.ContentType(), r.Data)
+	if err != nil {
+		return nil, err
+	}
+	if !within(m, p.session) {
+		return nil, wire.NoProcess(p.id)
+	}
+	if s := p.deps.dir.session(p.tenant, p.session); s != nil {
+		s.touch()
+	}
+	return m, nil
+}
+
+// within reports whether a request may know of the processes of a session (P26).
+func within(m wire.Request, session string) bool {
+	of, ok := m.(interface{ Ref() wire.ProcessRef })
+	return !ok || of.Ref().InSession == "" || of.Ref().InSession == session
+}
+
+func (p *process) perform(r request, m wire.Request) {
+	switch m := m.(type) {
+	case *wire.Status:
+		answer(r, p.seen())
+	case *wire.Read:
+		p.waiting(r, func() { p.read(r, m) })
+	case *wire.Wait:
+		p.waiting(r, func() { p.wait(r, m) })
+	case *wire.WaitFor:
+		p.waitFor(r, m)
+	case *wire.Write:
+		p.write(r, m)
+	case *wire.CloseStdin:
+		p.enqueue(writeCall{r: r, close: true})
+	case *wire.Resize:
+		p.resize(r, m)
+	case *wire.Signal:
+		p.signal(r, m)
+	case *wire.Terminate:
+		p.terminate(r, m)
+	case *wire.Cancel: // of the execution, handed on by the session
+		p.terminate(r, &wire.Terminate{})
 	default:
 		refuse(r, wire.Invalid("verb", "%q is no verb of a process", r.target.Verb))
 	}
@@ -56,18 +87,13 @@ func (p *process) serve(r request) {
 
 // defers puts aside what only a forked command can answer. A request to end it counts
 // at once.
-func (p *process) defers(r request) bool {
-	switch r.target.Verb {
-	case "status", "wait":
+func (p *process) defers(r request, m wire.Request) bool {
+	switch m := m.(type) {
+	case *wire.Status, *wire.Wait, *wire.WaitFor:
 		return false
-	case "terminate":
-		m, err := decode[wire.Terminate](r)
-		if err != nil {
-			refuse(r, err)
-			return true
-		}
+	case *wire.Terminate:
 		p.stop(p.terminateOrder(m))
-	case "cancel":
+	case *wire.Cancel:
 		p.stop(p.terminateOrder(&wire.Terminate{}))
 	}
 	p.queue(r)
@@ -83,7 +109,7 @@ func (p *process) queue(r request) {
 	p.claim.calls = append(p.claim.calls, r)
 }
 
-// with decodes and checks the body before anything happens (A36).
+// with decodes and checks the body of a request to a session before anything happens.
 func with[M any, P interface {
 	*M
 	validator
@@ -98,14 +124,17 @@ func with[M any, P interface {
 
 // waiting runs f in a goroutine of the actor, or refuses when there are too many. A
 // panic in it is that call's and nobody else's.
-func (p *process) waiting(r request, f func()) {
-	if p.waiters >= maxWaiters {
+func (p *process) waiting(r request, f func()) { p.waitingIn(&p.waiters, reportWaiter, r, f) }
+
+// waitingIn is waiting, with a count of its own that the report takes down.
+func (p *process) waitingIn(count *int, kind reportKind, r request, f func()) {
+	if *count >= maxWaiters {
 		refuse(r, errOverloaded)
 		return
 	}
-	p.waiters++
+	*count++
 	p.own.Go(func() { // ends with its answer, at the latest with the actor
-		defer p.tell(report{kind: reportWaiter})
+		defer p.tell(report{kind: kind})
 		defer func() {
 			if v := recover(); v != nil {
 				p.log.Error("call failed", "verb", r.target.Verb, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
@@ -119,6 +148,8 @@ func (p *process) waiting(r request, f func()) {
 // attach answers a start or run of this very process: the one that made it, or a retry.
 func (p *process) attach(r request) {
 	switch {
+	case p.failure != nil && p.told:
+		p.serveFailed(r)
 	case r.call.hash != p.receipt.RequestHash:
 		refuse(r, errConflict(p.execution))
 	case p.claim != nil:

@@ -102,6 +102,7 @@ type sessionStore interface {
 	UpdateSession(ctx context.Context, tenant string, rec *wire.SessionRecord, rev uint64) (uint64, error)
 }
 
+	files    *files
 const (
 	maxAside = 64   // calls that wait for the store
 	pending  = 8192 // requests between the bus and the router
@@ -233,7 +234,7 @@ func (w *Worker) wire(own context.Context, client *keeper.Client, pub *observer.
 	w.deps = &deps{
 		store: w.reg, sessions: w.reg, spawner: keeperSpawner{client}, dir: newDirectory(),
 		budget: output.NewBudget(w.cfg.SpoolBytes), spool: filepath.Join(w.cfg.Dir, "spool"),
-		environ: w.cfg.Environ, shells: &runtime.Shells{}, log: log,
+		environ: w.cfg.Environ, shells: &runtime.Shells{}, files: newFiles(), log: log,
 		addresses: w.reg.Process,
 		lostRace: func(err error) bool {
 			return errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound)

@@ -48,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	w.keeper = &fakeKeeper{w: w, children: map[string]*fakeChild{}}
 	d := &deps{
 		store: w.store, sessions: w.store, spawner: w.keeper, dir: newDirectory(), budget: output.NewBudget(0),
-		environ: []string{"PATH=" + os.Getenv("PATH")}, shells: &runtime.Shells{}, log: log,
+		environ: []string{"PATH=" + os.Getenv("PATH")}, shells: &runtime.Shells{}, files: newFiles(), log: log,
 		lostRace:  func(err error) bool { return errors.Is(err, registry.ErrConflict) },
 		addresses: w.store.process,
 		feed:      func(*wire.Receipt, string, bool) feed { return w.feed.get() },

@@ -265,3 +265,33 @@ func (s *Lines) tell(o *openLine, kind LineKind, text []byte) {
 		NextCursor: o.next, NextOffset: o.nextOff, Text: text,
 	})
 }
+
+// maxMatchLine bounds what a match shows of a line, in bytes.
+const maxMatchLine = 2000
+
+// Match is the line as an answer has it, around what matched, which is Text[start:end].
+func (l *Line) Match(start, end int) wire.Match {
+	text := around(l.Text, start, end)
+	return wire.Match{
+		Cursor: l.Cursor, Offset: l.Offset, NextCursor: l.NextCursor, NextOffset: l.NextOffset,
+		Stream: l.Stream.String(), Line: string(text), Truncated: len(text) < len(l.Text), Unfinished: l.Kind != LineEnded,
+	}
+}
+
+// around is at most maxMatchLine bytes of text with text[start:end] in the middle, or the
+// start of that; it splits no character.
+func around(text []byte, start, end int) []byte {
+	if len(text) <= maxMatchLine {
+		return text
+	}
+	from := start - max(0, maxMatchLine-(end-start))/2
+	from = max(0, min(from, len(text)-maxMatchLine))
+	to := from + maxMatchLine
+	for from > 0 && from < to && !utf8.RuneStart(text[from]) {
+		from++
+	}
+	for to > from && to < len(text) && !utf8.RuneStart(text[to]) {
+		to--
+	}
+	return text[from:to]
+}

@@ -77,3 +77,9 @@ func Errorf(code Code, format string, args ...any) *Error {
 func Invalid(field, format string, args ...any) *Error {
 	return &Error{Code: CodeInvalidArguments, Field: field, Message: field + ": " + fmt.Sprintf(format, args...)}
 }
+
+// NoProcess is the answer to a process that never was, and to one that the caller may not
+// know of (P26): nobody tells them apart.
+func NoProcess(id string) *Error {
+	return &Error{Code: CodeNotFound, Field: "process", Message: "process: there is no process " + id}
+}

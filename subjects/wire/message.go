@@ -186,6 +186,9 @@ type ProcessRef struct {
 	InSession string `json:"in_session,omitempty"`
 }
 
+// Ref is the reference itself, for who has a message of any verb.
+func (r ProcessRef) Ref() ProcessRef { return r }
+
 // View is how bytes become text.
 type View string
 
