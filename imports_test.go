@@ -35,7 +35,7 @@ var layers = map[string][]string{
 	},
 	"app": {
 		"subjects", "subjects/wire", "subjects/bus", "subjects/bus/embedded", "registry", "observer",
-		"actors", "actors/keeper", "gateway",
+		"actors", "actors/keeper", "gateway", "gateway/mcp", "client",
 	},
 	"cmd/limpet":  {"app", "client", "actors/keeper", "subjects", "subjects/wire"},
 	"cmd/worker":  {"app", "actors/keeper", "subjects", "subjects/bus"},
@@ -52,6 +52,8 @@ var homes = map[string][]string{
 	"mvdan.cc/sh/v3":                         {"safety"},
 	"github.com/oklog/run":                   {"app"},
 	"github.com/spf13/cobra":                 {"cmd/limpet"},
+	"github.com/spf13/pflag":                 {"app", "cmd/limpet", "cmd/worker", "cmd/gateway"},
+	"github.com/pelletier/go-toml/v2":        {"app"},
 	"github.com/rogpeppe/go-internal":        {}, // tests only
 }
 

@@ -80,7 +80,7 @@ func (s *supervised) take(ctx context.Context) (*child, error) {
 		return s.find()
 	}
 	unlock()
-	out, err := os.OpenFile(s.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	out, err := openLog(s.logFile)
 	if err != nil {
 		return nil, fmt.Errorf("log of %s: %w", s.name, err)
 	}

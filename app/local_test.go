@@ -18,10 +18,17 @@ import (
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// TestMain also serves as the keeper, and as the children that the tests kill.
+// TestMain also serves as the parts that are re-executed, and as the children that the
+// tests kill.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "keeper" {
-		os.Exit(keeper.Main(os.Args[2:]))
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "keeper":
+			os.Exit(keeper.Main(os.Args[2:]))
+		case "worker", "up":
+			part(os.Args[1], os.Args[2:])
+			return
+		}
 	}
 	switch path := os.Getenv("LIMPET_TEST_LOCK"); {
 	case path != "":
@@ -37,6 +44,13 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Println("up")
 		select {}
+	case os.Getenv("LIMPET_TEST_ENSURE") != "":
+		d, err := Ensure(context.Background(), EnsureOptions{State: State(os.Getenv("LIMPET_TEST_ENSURE")), UntilIdle: testIdle, Logger: quiet()})
+		fmt.Println(d, err)
+		if err == nil {
+			fmt.Println(d.PID)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

@@ -21,7 +21,8 @@ const Tenant = "local"
 type State string
 
 // StateDir resolves the state directory: the flag, $LIMPET_STATE, then
-// $XDG_STATE_HOME/limpet, which is ~/.local/state/limpet by default.
+// $XDG_STATE_HOME/limpet, which is ~/.local/state/limpet by default. Without any of
+// them there is none, and nothing is up: ErrNotUp.
 func StateDir(flag string) (State, error) {
 	dir := flag
 	if dir == "" {
@@ -32,7 +33,7 @@ func StateDir(flag string) (State, error) {
 		if base == "" {
 			home, err := os.UserHomeDir()
 			if err != nil {
-				return "", fmt.Errorf("no state directory: give --state, LIMPET_STATE or HOME: %w", err)
+				return "", fmt.Errorf("%w: there is no state directory; give --state, LIMPET_STATE or HOME: %w", ErrNotUp, err)
 			}
 			base = filepath.Join(home, ".local", "state")
 		}
@@ -62,6 +63,12 @@ func (s State) Worker() string { return s.file("worker") }
 // discovery is the file by which other commands find a running up.
 func (s State) discovery() string { return s.file("limpet.json") }
 
+// storeLock is what the owner of the state directory holds; embedded makes it.
+func (s State) storeLock() string { return filepath.Join(s.Store(), "lock") }
+
+func (s State) startLock() string  { return s.file("start.lock") }
+func (s State) mcpToken() string   { return s.file("mcp.token") }
+func (s State) upLog() string      { return s.file("up.log") }
 func (s State) workerPID() string  { return s.file("worker.pid") }
 func (s State) keeperPID() string  { return s.file("keeper.pid") }
 func (s State) workerLog() string  { return s.file("worker.log") }

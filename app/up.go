@@ -36,7 +36,10 @@ type UpOptions struct {
 	SyncAlways bool
 	// Memory keeps the streams in memory: they end with the server.
 	Memory bool
-	Logger *slog.Logger
+	// UntilIdle ends it when, for so long, no client was connected and no session lived;
+	// 0: never.
+	UntilIdle time.Duration
+	Logger    *slog.Logger
 	// OnUp is called when the host serves; it must not block. It may be nil.
 	OnUp func(*Discovery)
 }
@@ -73,6 +76,10 @@ func Up(ctx context.Context, o UpOptions) error {
 	{
 		ctx, cancel := context.WithCancel(ctx)
 		g.Add(func() error { return h.serve(ctx, o) }, func(error) { cancel() })
+	}
+	if o.UntilIdle > 0 {
+		ctx, cancel := context.WithCancel(ctx)
+		g.Add(func() error { return h.untilIdle(ctx, o.UntilIdle) }, func(error) { cancel() })
 	}
 	return g.Run()
 }
@@ -136,10 +143,11 @@ func superviseAll(ctx context.Context, o UpOptions) error {
 
 // host is NATS with its streams, and the gateway.
 type host struct {
-	server  *embedded.Server
-	conns   []*bus.Conn
-	gateway *gateway.Gateway
-	log     *slog.Logger
+	server      *embedded.Server
+	conns       []*bus.Conn
+	gateway     *gateway.Gateway
+	gatewayConn *bus.Conn // one of conns
+	log         *slog.Logger
 }
 
 // startHost starts NATS in the state directory, or without one in memory, with a
@@ -168,11 +176,10 @@ func startHost(ctx context.Context, o UpOptions, temp string) (_ *host, err erro
 	if err := prov.EnsureStreams(ctx, bus.StreamOptions{Memory: o.Memory || o.State == ""}); err != nil {
 		return nil, fmt.Errorf("streams: %w", err)
 	}
-	conn, err := h.connect(ctx, subjects.RoleGateway, "up")
-	if err != nil {
+	if h.gatewayConn, err = h.connect(ctx, subjects.RoleGateway, "up"); err != nil {
 		return nil, err
 	}
-	if h.gateway, err = gateway.New(gateway.Config{Conn: conn, Logger: o.Logger}); err != nil {
+	if h.gateway, err = gateway.New(gateway.Config{Conn: h.gatewayConn, Logger: o.Logger}); err != nil {
 		return nil, err
 	}
 	return h, nil

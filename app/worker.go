@@ -115,12 +115,12 @@ const stopKeeper = 10 * time.Second
 // has not ended after patience is killed.
 func (w *Worker) endKeeper(patience time.Duration) {
 	path := filepath.Join(w.opts.Dir, "keeper.lock")
-	if unlock, err := lock(path); err == nil {
-		unlock() // nobody holds it: there is no keeper
-		return
-	}
 	pid, fd, err := holder(path)
 	if err != nil {
+		if unlock, lerr := lock(path); lerr == nil {
+			unlock() // nobody holds it: there is no keeper
+			return
+		}
 		w.opts.Logger.Warn("end the keeper", "err", err)
 		return
 	}

@@ -1,45 +1,134 @@
-// Command gateway runs the api service against a NATS URL.
+// Command gateway runs the api service, and MCP over HTTP beside it: against a NATS URL,
+// or with NATS and a worker of its own in the same process.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/spf13/pflag"
+
+	"github.com/limpet-sh/limpet/actors/keeper"
 	"github.com/limpet-sh/limpet/app"
 	"github.com/limpet-sh/limpet/subjects"
-	"github.com/limpet-sh/limpet/subjects/bus"
 )
 
 func main() {
-	if err := run(); err != nil && !errors.Is(err, flag.ErrHelp) {
+	if len(os.Args) > 1 && os.Args[1] == "keeper" { // this binary re-executed, for a worker of its own
+		os.Exit(keeper.Main(os.Args[2:]))
+	}
+	if err := run(); err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
+// off is the address of MCP that is not served.
+const off = "off"
+
+// flags of the gateway.
+type flags struct {
+	set      *pflag.FlagSet
+	name     string
+	embedded bool
+	state    string
+	nats     app.NATSFlags
+
+	mcp     string
+	tenant  string
+	mcpNATS app.NATSFlags
+	mcpTool app.MCPFlags
+
+	verbose bool
+}
+
+func parse(args []string) (*flags, error) {
 	host, _ := os.Hostname()
-	fs := flag.NewFlagSet("gateway", flag.ContinueOnError)
-	var b bus.Config
-	name := fs.String("name", host, "name of this gateway")
-	fs.StringVar(&b.URL, "url", "nats://127.0.0.1:4222", "NATS servers, comma separated")
-	fs.StringVar(&b.User, "user", "", "NATS user; its password is read from $LIMPET_NATS_PASSWORD")
-	fs.StringVar(&b.CredsFile, "creds", "", "NATS credentials file")
-	if err := fs.Parse(os.Args[1:]); err != nil {
+	f := &flags{set: pflag.NewFlagSet("gateway", pflag.ContinueOnError)}
+	fs := f.set
+	fs.StringVar(&f.name, "name", host, "name of this gateway, with --url")
+	fs.BoolVar(&f.embedded, "embedded", false, "run NATS, a worker and its keeper too (default without --url)")
+	fs.StringVar(&f.state, "state", "", "state directory of an embedded one (default: private and in memory)")
+	f.nats.Add(fs, "")
+	fs.StringVar(&f.mcp, "mcp", "", `serve MCP over HTTP at this address; "off": do not (default `+app.DefaultMCP+`, with --url "off")`)
+	fs.StringVar(&f.tenant, "mcp-tenant", app.Tenant, "tenant of MCP clients, with --url; "+app.TenantPasswordVariable+" holds its NATS password")
+	fs.StringVar(&f.mcpNATS.User, "mcp-user", "", "NATS user of that tenant")
+	fs.StringVar(&f.mcpNATS.Creds, "mcp-creds", "", "NATS credentials file of that tenant")
+	f.mcpTool.Add(fs, "mcp-")
+	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log what goes on")
+	if err := app.ParseSettings(fs, "gateway", args); err != nil {
+		return nil, err
+	}
+	if f.embedded && f.nats.URL != "" {
+		return nil, fmt.Errorf("--embedded brings a NATS of its own, and --url %s is another; give one of them", f.nats.URL)
+	}
+	f.embedded = f.nats.URL == ""
+	if f.mcp == "" {
+		f.mcp = off // a tenant's credentials are wanted for it
+		if f.embedded {
+			f.mcp = app.DefaultMCP
+		}
+	}
+	if !f.embedded && f.state != "" {
+		return nil, errors.New("--state is the directory of an embedded one; with --url there is none")
+	}
+	return f, nil
+}
+
+func run() error {
+	f, err := parse(os.Args[1:])
+	if err != nil {
 		return err
 	}
-	if err := subjects.CheckToken("name", *name); err != nil {
-		return err
+	level := slog.LevelInfo
+	if f.verbose {
+		level = slog.LevelDebug
 	}
-	b.Password = os.Getenv("LIMPET_NATS_PASSWORD") // never in our argv
-	b.InboxPrefix = subjects.InboxPrefix(subjects.RoleGateway, *name)
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return app.Gateway(ctx, app.GatewayOptions{Bus: b, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	state := app.State("")
+	if f.state != "" {
+		if state, err = app.StateDir(f.state); err != nil {
+			return err
+		}
+	}
+	m, err := f.front(state)
+	if err != nil {
+		return err
+	}
+	if f.embedded {
+		app.Modest()
+		return app.Embedded(ctx, app.EmbeddedOptions{Local: app.LocalOptions{State: state}, MCP: m, Logger: log})
+	}
+	b, err := f.nats.Bus(subjects.RoleGateway, f.name, app.PasswordVariable)
+	if err != nil {
+		return err
+	}
+	return app.Gateway(ctx, app.GatewayOptions{Bus: b, MCP: m, Logger: log})
+}
+
+// front is how MCP is served; nil where it is not.
+func (f *flags) front(state app.State) (*app.GatewayMCP, error) {
+	if f.mcp == off {
+		return nil, nil
+	}
+	m := &app.GatewayMCP{Tenant: f.tenant}
+	var err error
+	if m.Front, err = f.mcpTool.Front(); err != nil {
+		return nil, err
+	}
+	if !f.embedded {
+		f.mcpNATS.URL = f.nats.URL
+		if m.Bus, err = f.mcpNATS.Bus(subjects.RoleTenant, f.tenant, app.TenantPasswordVariable); err != nil {
+			return nil, err
+		}
+	}
+	m.HTTP = f.mcpTool.HTTP(f.mcp, state, func(line string) { fmt.Fprintln(os.Stderr, "gateway:", line) })
+	return m, nil
 }

@@ -22,12 +22,41 @@ func main() {
 }
 
 func run() error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	ctx, again, stop := interrupted(context.Background())
 	defer stop()
 	// A closed stdout shall be an error of the write, which ends the command too
 	// (`limpet run -- yes | head -1`), and not our death.
 	signal.Ignore(syscall.SIGPIPE)
-	return newRoot().ExecuteContext(ctx)
+	return newRoot(again).ExecuteContext(ctx)
+}
+
+// interrupted ends ctx at the first signal that asks us to end, and closes again at the
+// second.
+func interrupted(ctx context.Context) (_ context.Context, again <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals, second := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	done := make(chan struct{})
+	go func() { // ends with stop
+		for n := 1; ; n++ {
+			select {
+			case <-signals:
+			case <-done:
+				return
+			}
+			switch n {
+			case 1:
+				cancel()
+			case 2:
+				close(second)
+			}
+		}
+	}()
+	return ctx, second, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel()
+	}
 }
 
 // Exit codes, beside those of the commands that are run. From 124 on they are those of

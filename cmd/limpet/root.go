@@ -23,12 +23,15 @@ const sessionName = "cli"
 type globals struct {
 	state   string
 	session string
+	config  string
 	json    bool
 	verbose bool
+	// again is closed at the second Ctrl-C: what was asked to end is ended at once.
+	again <-chan struct{}
 }
 
-func newRoot() *cobra.Command {
-	g := &globals{}
+func newRoot(again <-chan struct{}) *cobra.Command {
+	g := &globals{again: again}
 	root := &cobra.Command{
 		Use:   "limpet",
 		Short: "A shell that holds on",
@@ -46,17 +49,22 @@ Start with:
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			if err := g.settings(c); err != nil {
+				return err
+			}
 			level := slog.LevelError
 			if g.verbose {
 				level = slog.LevelDebug
 			}
 			slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+			return nil
 		},
 	}
 	p := root.PersistentFlags()
 	p.StringVar(&g.state, "state", "", "state directory (default $LIMPET_STATE, $XDG_STATE_HOME/limpet, ~/.local/state/limpet)")
 	p.StringVar(&g.session, "session", sessionName, "session that owns what run and start start")
+	p.StringVar(&g.config, app.ConfigFlag, "", "file of settings (default $LIMPET_CONFIG, $XDG_CONFIG_HOME/limpet/config.toml)")
 	p.BoolVar(&g.json, "json", false, "print JSON")
 	p.BoolVarP(&g.verbose, "verbose", "v", false, "log to stderr what goes on")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -64,9 +72,27 @@ Start with:
 	})
 	root.AddCommand(
 		newRun(g), newUp(g), newStart(g), newPS(g), newLogs(g), newWait(g),
-		newWrite(g), newKill(g), newEvents(g), newWorker(),
+		newWrite(g), newKill(g), newEvents(g), newMCP(g), newWorker(),
 	)
 	return root
+}
+
+// settings gives flags their values from the environment and the file. The worker of up
+// has none: what up was told holds for it.
+func (g *globals) settings(c *cobra.Command) error {
+	if c.Name() == workerCommand {
+		return nil
+	}
+	tables := []app.Table{{Flags: c.Root().PersistentFlags(), Active: true}}
+	for _, sub := range c.Root().Commands() {
+		if name := sub.Name(); name != workerCommand && name != "help" && name != "completion" {
+			tables = append(tables, app.Table{Name: name, Flags: sub.LocalNonPersistentFlags(), Active: sub == c})
+		}
+	}
+	if err := app.Settings(tables, g.config); err != nil {
+		return usagef("%v", err)
+	}
+	return nil
 }
 
 // knownCommand refuses a word that is no command of ours.

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -133,10 +135,12 @@ func runCommand(ctx context.Context, g *globals, command wire.Command, stdin boo
 		if err != nil {
 			return err
 		}
+		id := subjects.NewID()
+		defer g.ends(ctx, serving, s, id)()
 		if g.json {
-			return runJSON(ctx, serving, s, command)
+			return runJSON(serving, s, id, command)
 		}
-		return runLive(ctx, serving, s, command, stdin)
+		return runLive(serving, s, id, command, stdin)
 	}
 	err := g.withClient(serving, run)
 	if !notUp(err) {
@@ -146,7 +150,11 @@ func runCommand(ctx context.Context, g *globals, command wire.Command, stdin boo
 	if err != nil {
 		return fmt.Errorf("start a private limpet: %w", err)
 	}
-	defer local.Stop() //nolint:errcheck // the command's result is what counts; a failure is logged
+	defer func() { // the command's result is what counts
+		if err := local.Stop(); err != nil {
+			slog.Error("end the private limpet", "err", err)
+		}
+	}()
 	b := local.Bus("limpet run")
 	c, err := client.Connect(serving, client.Config{
 		Dial: b.Dial, User: b.User, Password: b.Password, InboxPrefix: b.InboxPrefix, Tenant: app.Tenant,
@@ -158,11 +166,56 @@ func runCommand(ctx context.Context, g *globals, command wire.Command, stdin boo
 	return run(serving, c)
 }
 
-// runJSON prints the result as one object. ctx ends the command, serving the waiting.
-func runJSON(ctx, serving context.Context, s *client.Session, command wire.Command) error {
-	id := subjects.NewID()
-	stop := context.AfterFunc(ctx, func() { cancel(serving, s, id) })
-	defer stop()
+// ends ends an execution when ctx does, and at the second Ctrl-C at once. The returned
+// function ends the watch.
+func (g *globals) ends(ctx, serving context.Context, s *client.Session, execution string) (stop func()) {
+	serving, cancelAll := context.WithCancel(serving)
+	var own sync.WaitGroup
+	own.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-serving.Done():
+			return
+		}
+		own.Go(func() { cancel(serving, s, execution) })
+		select {
+		case <-g.again:
+			kill(serving, s, execution)
+		case <-serving.Done():
+		}
+	})
+	return func() {
+		cancelAll()
+		own.Wait()
+	}
+}
+
+// cancel ends an execution of which we may not know the process.
+func cancel(serving context.Context, s *client.Session, execution string) {
+	ctx, done := context.WithTimeout(serving, 30*time.Second)
+	defer done()
+	_, _ = s.Cancel(ctx, execution)
+}
+
+// kill ends an execution without a grace.
+func kill(serving context.Context, s *client.Session, execution string) {
+	ctx, done := context.WithTimeout(serving, 30*time.Second)
+	defer done()
+	l, err := s.List(ctx)
+	if err != nil {
+		return
+	}
+	for i := range l.Processes {
+		if l.Processes[i].ExecutionID == execution {
+			_, _ = s.Client().Terminate(ctx, wire.Terminate{
+				Version: wire.Version, ProcessRef: wire.ProcessRef{Process: l.Processes[i].Process}, Mode: "kill", By: "limpet run",
+			})
+		}
+	}
+}
+
+// runJSON prints the result as one object.
+func runJSON(serving context.Context, s *client.Session, id string, command wire.Command) error {
 	res, err := s.Run(serving, wire.Run{Version: wire.Version, ExecutionID: id, Command: command, Render: wire.Render{MaxBytes: wire.MaxRenderBytes}})
 	if err != nil {
 		return err
@@ -173,18 +226,8 @@ func runJSON(ctx, serving context.Context, s *client.Session, command wire.Comma
 	return exitOf(&res.Receipt)
 }
 
-// cancel ends an execution of which we may not know the process.
-func cancel(serving context.Context, s *client.Session, execution string) {
-	ctx, done := context.WithTimeout(serving, 30*time.Second)
-	defer done()
-	_, _ = s.Cancel(ctx, execution)
-}
-
 // runLive shows the output as it comes.
-func runLive(ctx, serving context.Context, s *client.Session, command wire.Command, stdin bool) error {
-	id := subjects.NewID()
-	stop := context.AfterFunc(ctx, func() { cancel(serving, s, id) })
-	defer stop()
+func runLive(serving context.Context, s *client.Session, id string, command wire.Command, stdin bool) error {
 	r, err := s.Start(serving, wire.Start{Version: wire.Version, ExecutionID: id, Command: command})
 	if err != nil {
 		return err

@@ -12,7 +12,10 @@ import (
 )
 
 func newUp(g *globals) *cobra.Command {
-	var syncAlways, memory bool
+	var (
+		syncAlways, memory bool
+		untilIdle          time.Duration
+	)
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Keep commands alive in the background, on this host",
@@ -34,10 +37,13 @@ them over.`,
 			if g.verbose {
 				level = slog.LevelDebug
 			}
+			if untilIdle < 0 {
+				return usagef("a time may not be negative")
+			}
 			app.Modest()
 			began := time.Now()
 			return app.Up(cmd.Context(), app.UpOptions{
-				State: s, SyncAlways: syncAlways, Memory: memory,
+				State: s, SyncAlways: syncAlways, Memory: memory, UntilIdle: untilIdle,
 				Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 				OnUp: func(d *app.Discovery) {
 					if g.json {
@@ -45,29 +51,33 @@ them over.`,
 						return
 					}
 					fmt.Printf("limpet is up in %s (%v)\n  try, elsewhere: limpet start%s -- 'echo hello; sleep 60'\n  stop with Ctrl-C\n",
-						s, time.Since(began).Round(time.Millisecond), stateFlag(g))
+						s, time.Since(began).Round(time.Millisecond), stateFlag(cmd, s))
 				},
 			})
 		},
 	}
 	c.Flags().BoolVar(&syncAlways, "sync-always", false, "let every acknowledged write survive a power loss (slower)")
 	c.Flags().BoolVar(&memory, "memory", false, "keep records in memory: they end with up")
+	c.Flags().DurationVar(&untilIdle, "until-idle", 0, "end after this long without a client and without a session (default: never)")
 	return c
 }
 
 // stateFlag is how to name our state directory to another command, where that is needed.
-func stateFlag(g *globals) string {
-	if g.state == "" {
+func stateFlag(c *cobra.Command, s app.State) string {
+	if !c.Flags().Changed("state") {
 		return ""
 	}
-	return " --state " + g.state
+	return " --state " + string(s)
 }
+
+// workerCommand is the command by which up starts the worker.
+const workerCommand = "worker"
 
 // newWorker is the worker that up starts.
 func newWorker() *cobra.Command {
 	var file string
 	c := &cobra.Command{
-		Use: "worker", Hidden: true, Args: cobra.NoArgs,
+		Use: workerCommand, Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := app.WorkerFromFile(file)
 			if err != nil {
