@@ -2,6 +2,7 @@ package output
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"unicode/utf8"
 
@@ -12,72 +13,81 @@ import (
 type seg struct {
 	start, end int // of its text in keep.buf
 	bol, eol   bool
-	pos        int64 // where it starts in the stream
+	pos        int64 // where it starts in the text's streams, one after the other
 	raw        int64 // bytes of output it stands for; 0 for a line of ours
 	goff       int64 // where it starts over all streams
 	loss       int
 	text       []byte // set when cut
 }
 
+// size is what a text counts against its limits. Of lines, an unfinished last one counts.
+func (g *seg) size(text []byte, m limits) (n limits) {
+	n.bytes = len(text)
+	if g.eol {
+		n.lines = 1
+	}
+	if m.chars != math.MaxInt {
+		n.chars = utf8.RuneCount(text)
+	}
+	return n
+}
+
+func (m limits) plus(n limits) limits {
+	return limits{m.bytes + n.bytes, m.lines + n.lines, m.chars + n.chars}
+}
+
+func (m limits) minus(n limits) limits {
+	return limits{m.bytes - n.bytes, m.lines - n.lines, m.chars - n.chars}
+}
+
+// within reports whether m exceeds none of the limits.
+func (m limits) within(limit limits) bool {
+	return m.bytes <= limit.bytes && m.lines <= limit.lines && m.chars <= limit.chars
+}
+
 // keep collects the first segments, or the last ones, of a text: a little more than
 // the limits, in bounded memory.
 type keep struct {
-	first    bool
-	raw      bool // byte limit only, cut by the caller
-	maxBytes int
-	maxLines int // 0 is no limit
-	buf      []byte
-	segs     []seg
-	bytes    int  // of segs
-	lines    int  // of segs
-	dropped  bool // what is before the last segments does not matter
+	first   bool
+	limits  limits
+	buf     []byte
+	segs    []seg
+	have    limits // of segs
+	dropped bool   // what is before the last segments does not matter
 }
 
 // add takes a segment; false when there is enough.
 func (k *keep) add(g seg, text []byte) bool {
-	g.start, g.end = len(k.buf), len(k.buf)+len(text)
+	g.start, g.end, g.text = len(k.buf), len(k.buf)+len(text), nil
 	k.buf = append(k.buf, text...)
 	k.segs = append(k.segs, g)
-	k.bytes += len(text)
-	if g.eol {
-		k.lines++
-	}
-	over := k.bytes > k.maxBytes || k.maxLines > 0 && k.over()
+	k.have = k.have.plus(g.size(text, k.limits))
 	if k.first {
-		return !over
+		have := k.have
+		if !g.eol {
+			have.lines++
+		}
+		return have.within(k.limits)
 	}
 	k.roll()
 	return true
 }
 
-// over reports whether there are more lines than wanted; an unfinished last line counts.
-func (k *keep) over() bool {
-	n := k.lines
-	if len(k.segs) > 0 && !k.segs[len(k.segs)-1].eol {
-		n++
-	}
-	return n > k.maxLines
-}
-
-// roll lets go of the oldest segments while the others fill the limits without them.
+// roll lets go of the oldest segments while the others fill a limit without them.
 func (k *keep) roll() {
 	n := 0
 	for n < len(k.segs)-1 {
-		g := k.segs[n]
-		lines := k.lines
-		if g.eol {
-			lines--
-		}
-		if k.bytes-(g.end-g.start) <= k.maxBytes && (k.maxLines == 0 || lines <= k.maxLines) {
+		g := &k.segs[n]
+		rest := k.have.minus(g.size(k.buf[g.start:g.end], k.limits))
+		if rest.within(k.limits) {
 			break
 		}
-		k.bytes -= g.end - g.start
-		k.lines = lines
+		k.have = rest
 		k.dropped = true
 		n++
 	}
 	k.segs = k.segs[n:]
-	if len(k.buf) > 4*k.maxBytes+recordMax && len(k.segs) > 0 {
+	if len(k.buf) > 4*k.limits.bytes+recordMax && len(k.segs) > 0 {
 		off := k.segs[0].start
 		k.buf = append([]byte(nil), k.buf[off:]...)
 		segs := make([]seg, len(k.segs))
@@ -102,72 +112,59 @@ type cut struct {
 	head, tail []seg
 }
 
-// Shares of a limit, by A13: what a head and a tail get, and the least that whole
-// lines must fill. What remains is room for the notice.
-const (
-	partShare = 40
-	lineShare = 20
-	noticeMax = 200
-)
+// lineShare is the least, in percent of what may be shown, that whole lines must fill:
+// with A13's 40/40 a fifth of the limit.
+const lineShare = 25
 
 func cutShape(r wire.Render, head, tail *keep) cut {
 	h, t := head.settle(), tail.settle()
-	limit := r.MaxBytes
-	part := limit * partShare / 100
-	var c cut
+	limit := head.limits
+	up, down := limit.parts(r)
 	switch r.Shape {
 	case wire.ShapeHead:
-		c.head = headLines(h, limit-noticeMax, r.MaxLines)
-		if tooLittle(c, limit, r.MaxLines) {
-			c.head = headBytes(h, limit-noticeMax)
-		}
+		up, down = limit, limits{}
 	case wire.ShapeTail:
-		c.tail = tailLines(t, limit-noticeMax, r.MaxLines)
-		if tooLittle(c, limit, r.MaxLines) {
-			c.tail = tailBytes(t, limit-noticeMax)
-		}
-	default:
-		up := r.MaxLines / 2
-		if r.MaxLines > 0 && up == 0 {
-			up = -1 // one line: the last
-		}
-		c.head = headLines(h, part, up)
-		c.tail = tailLines(after(t, c.head), part, r.MaxLines-max(up, 0))
-		if tooLittle(c, limit, r.MaxLines) {
-			c.head = headBytes(h, part)
-			c.tail = tailBytes(after(t, c.head), part)
-		}
+		up, down = limits{}, limit
+	}
+	var c cut
+	if !r.Exact {
+		c.head = headLines(h, up)
+		c.tail = tailLines(after(t, c.head, seg{}), down)
+	}
+	if r.Exact || c.count().tooLittle(up.and(down)) {
+		var rest seg
+		c.head, rest = headExact(h, up)
+		c.tail = tailExact(after(t, c.head, rest), down)
 	}
 	return c
 }
 
-// after gives the segments that start behind those shown.
-func after(t, shown []seg) []seg {
-	if n := len(shown); n > 0 {
-		end := shown[n-1].pos + shown[n-1].raw
-		for len(t) > 0 && (t[0].pos < end || t[0].raw == 0 && t[0].pos == end) {
-			t = t[1:]
+// after gives the segments of a tail that start behind a head. rest is what the head
+// left of its last segment.
+func after(t, head []seg, rest seg) []seg {
+	n := len(head)
+	if n == 0 {
+		return t
+	}
+	if len(rest.text) > 0 {
+		for i := range t {
+			if t[i].pos == head[n-1].pos && t[i].raw > 0 && len(t[i].text) == len(head[n-1].text)+len(rest.text) {
+				return append([]seg{rest}, t[i+1:]...)
+			}
 		}
+	}
+	end := max(head[n-1].pos+head[n-1].raw, rest.pos+rest.raw)
+	for len(t) > 0 && (t[0].pos < end || t[0].raw == 0 && t[0].pos == end) {
+		t = t[1:]
 	}
 	return t
 }
 
-// tooLittle: lines fill less than a fifth of the limit, and not for want of lines.
-func tooLittle(c cut, limit, maxLines int) bool {
-	n := c.count()
-	return n.bytes < limit*lineShare/100 && (maxLines == 0 || n.lines < maxLines)
-}
-
-// headLines gives the longest prefix of whole lines within the limits; lines 0 is no
-// limit and -1 is none.
-func headLines(g []seg, limit, lines int) []seg {
-	n, size, count := 0, 0, 0
+// headLines gives the longest prefix of whole lines within the limits.
+func headLines(g []seg, m limits) []seg {
+	n, have := 0, limits{}
 	for i := range g {
-		size += len(g[i].text)
-		if g[i].eol {
-			count++
-		}
-		if size > limit || lines != 0 && count > max(lines, 0) {
+		if have = have.plus(g[i].size(g[i].text, m)); !have.within(m) {
 			break
 		}
 		if g[i].eol {
@@ -178,14 +175,14 @@ func headLines(g []seg, limit, lines int) []seg {
 }
 
 // tailLines gives the longest suffix of whole lines within the limits.
-func tailLines(g []seg, limit, lines int) []seg {
-	n, size, count := len(g), 0, 0
+func tailLines(g []seg, m limits) []seg {
+	n, have := len(g), limits{}
 	for i, v := range slices.Backward(g) {
-		size += len(v.text)
-		if v.eol || i == len(g)-1 {
-			count++
+		have = have.plus(v.size(v.text, m))
+		if i == len(g)-1 && !v.eol {
+			have.lines++
 		}
-		if size > limit || lines > 0 && count > lines {
+		if !have.within(m) {
 			break
 		}
 		if v.bol {
@@ -195,55 +192,136 @@ func tailLines(g []seg, limit, lines int) []seg {
 	return g[n:]
 }
 
-// headBytes gives the first bytes, ending between two characters.
-func headBytes(g []seg, limit int) []seg {
+// headExact gives the first bytes within the limits, ending between two characters,
+// and what is left of the segment in which they end.
+func headExact(g []seg, m limits) (shown []seg, rest seg) {
 	for i := range g {
-		if len(g[i].text) > limit {
-			out := append([]seg(nil), g[:i]...)
-			n := limit
-			for n > 0 && !utf8.RuneStart(g[i].text[n]) {
-				n--
-			}
-			if n > 0 {
-				p := g[i]
-				p.text, p.eol, p.raw = p.text[:n], false, min(p.raw, int64(n))
-				out = append(out, p)
-			}
-			return out
+		if m.lines < 1 {
+			return g[:i], seg{}
 		}
-		limit -= len(g[i].text)
+		need := g[i].size(g[i].text, m)
+		if !need.within(m) {
+			if n := prefix(g[i].text, m); n > 0 {
+				p, q := split(g[i], n)
+				return append(slices.Clip(g[:i]), p), q
+			}
+			return g[:i], seg{}
+		}
+		m = m.less(need)
+	}
+	return g, seg{}
+}
+
+// tailExact gives the last bytes within the limits, starting between two characters.
+func tailExact(g []seg, m limits) []seg {
+	for i, v := range slices.Backward(g) {
+		need := v.size(v.text, m)
+		if i == len(g)-1 {
+			need.lines = 1 // an unfinished last one counts
+		}
+		if need.lines > m.lines {
+			return g[i+1:]
+		}
+		if !need.within(m) {
+			if n := suffix(v.text, m); n > 0 {
+				_, q := split(v, len(v.text)-n)
+				q.raw = min(q.raw, max(int64(n-2*q.loss), 0))
+				return append([]seg{q}, g[i+1:]...)
+			}
+			return g[i+1:]
+		}
+		m = m.less(need)
 	}
 	return g
 }
 
-// tailBytes gives the last bytes, starting between two characters.
-func tailBytes(g []seg, limit int) []seg {
-	for i, v := range slices.Backward(g) {
-		if len(v.text) > limit {
-			p := v
-			n := len(p.text) - limit
-			for n < len(p.text) && !utf8.RuneStart(p.text[n]) {
-				n++
-			}
-			p.text, p.bol = p.text[n:], false
-			p.raw = min(p.raw, int64(len(p.text)))
-			return append([]seg{p}, g[i+1:]...)
-		}
-		limit -= len(v.text)
+// less is what n leaves of m; no limit stays none.
+func (m limits) less(n limits) limits {
+	r := m.minus(n)
+	if m.lines == math.MaxInt {
+		r.lines = math.MaxInt
 	}
-	return g
+	if m.chars == math.MaxInt {
+		r.chars = math.MaxInt
+	}
+	return r
+}
+
+// and is the limits of two parts together.
+func (m limits) and(n limits) limits {
+	add := func(a, b int) int { return a + min(b, math.MaxInt-a) }
+	return limits{add(m.bytes, n.bytes), add(m.lines, n.lines), add(m.chars, n.chars)}
+}
+
+// prefix is the length of the longest start of text within the limits that ends between
+// two characters.
+func prefix(text []byte, m limits) int {
+	n := min(len(text), m.bytes)
+	for n > 0 && n < len(text) && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	if m.chars == math.MaxInt {
+		return n
+	}
+	i := 0
+	for range m.chars {
+		if i >= n {
+			break
+		}
+		_, size := utf8.DecodeRune(text[i:n])
+		i += size
+	}
+	return i
+}
+
+// suffix is the length of the longest end of text within the limits that starts
+// between two characters.
+func suffix(text []byte, m limits) int {
+	from := max(len(text)-m.bytes, 0)
+	for from < len(text) && !utf8.RuneStart(text[from]) {
+		from++
+	}
+	if m.chars == math.MaxInt {
+		return len(text) - from
+	}
+	i := len(text)
+	for range m.chars {
+		if i <= from {
+			break
+		}
+		_, size := utf8.DecodeLastRune(text[from:i])
+		i -= size
+	}
+	return len(text) - i
+}
+
+// split cuts a segment behind n bytes of its text. Where text and output differ in
+// length, the first part stands for no more of the output than it shows for certain.
+func split(g seg, n int) (p, q seg) {
+	p, q = g, g
+	p.text, q.text = g.text[:n], g.text[n:]
+	p.loss = bytes.Count(p.text, []byte("\uFFFD"))
+	p.loss = min(p.loss, g.loss)
+	q.loss = g.loss - p.loss
+	// A byte that is part of no character shows as three.
+	p.raw = min(max(int64(n-2*p.loss), 0), g.raw)
+	q.raw = g.raw - p.raw
+	q.pos, q.goff = g.pos+p.raw, g.goff+p.raw
+	p.eol, q.bol = false, false
+	return p, q
 }
 
 // counted sums up what a cut shows.
 type counted struct {
-	bytes, lines, loss int
-	raw                int64
+	bytes, lines, loss, chars int
+	raw                       int64
 }
 
 func (c cut) count() (n counted) {
 	for _, part := range [][]seg{c.head, c.tail} {
 		for _, g := range part {
 			n.bytes += len(g.text)
+			n.chars += utf8.RuneCount(g.text)
 			n.raw += g.raw
 			n.loss += g.loss
 			if g.raw > 0 {
@@ -254,6 +332,12 @@ func (c cut) count() (n counted) {
 	return n
 }
 
+// tooLittle: less is shown than lines must fill of the limits, and not for want of lines.
+func (n counted) tooLittle(m limits) bool {
+	less := func(n, m int) bool { return m == math.MaxInt || float64(n) < float64(m)*lineShare/100 }
+	return n.lines < m.lines && less(n.bytes, m.bytes) && less(n.chars, m.chars)
+}
+
 // from is the raw offset at which the omitted part starts, or a little before.
 func (c cut) from() int64 {
 	if n := len(c.head); n > 0 {
@@ -262,18 +346,21 @@ func (c cut) from() int64 {
 	return 0
 }
 
-// text joins the parts, with the note on a line of its own between them.
-func (c cut) text(note string) string {
+// text joins the parts, with the note on a line of its own between them, and says where
+// it stands.
+func (c cut) text(note string) (s string, at, size int) {
 	var b bytes.Buffer
 	for _, g := range c.head {
 		b.Write(g.text)
 	}
-	if n := b.Len(); note != "" && n > 0 && b.Bytes()[n-1] != '\n' {
+	at = b.Len()
+	if note != "" && at > 0 && b.Bytes()[at-1] != '\n' {
 		b.WriteByte('\n')
 	}
 	b.WriteString(note)
+	size = b.Len() - at
 	for _, g := range c.tail {
 		b.Write(g.text)
 	}
-	return b.String()
+	return b.String(), at, size
 }

@@ -32,6 +32,26 @@
 // return, then the line again) collapse only inside a chunk in a [wire.Page], and
 // over the whole text in [Log.Render].
 //
+// # Results
+//
+// [Log.Render] makes the text of a run in every shape that the systems have (C4, C5);
+// [Text] and its like say the rest, so that no front end has words of its own but those
+// in [TextOptions]. How a system's shape is said in a [wire.Render]:
+//
+//	A13  split          head_percent 40, tail_percent 40, max_bytes 100,000
+//	L15  combined       tail, exact, max_lines 2,000, max_bytes 51,200
+//	M12  split          tail, max_lines 2,000, max_bytes 51,200
+//	P17  combined       exact, max_bytes 32,768, view text
+//	S6   concatenated   head, exact, max_chars 30,000, max_bytes 1,000,000
+//
+// The limits are of what is shown, as theirs are. The line that says what was left out
+// stands where NoticeAt and NoticeBytes of [wire.Rendered] say, so that a dialect puts
+// its own in the place. A concatenated text is cut as one: its head may end in stdout
+// and its tail begin there or in stderr.
+//
+// [Log.Search] finds lines of the safe view. A line is found as it stands in the end,
+// or, where that does not match, as it stood before it was redrawn; once.
+//
 // # Concurrency
 //
 // A Log is safe for use by several goroutines; Append is called by one at a time.

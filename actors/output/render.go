@@ -1,9 +1,12 @@
 package output
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/base64"
 	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
@@ -13,42 +16,50 @@ const (
 	MinRender     = 1024
 	MaxRender     = 1_000_000
 	DefaultRender = 30_000
+
+	defaultHead = 50 // percent
 )
 
 // CheckRender reports what is wrong with a request for a text.
 func CheckRender(r wire.Render) error {
-	switch r.Shape {
-	case "", wire.ShapeHeadTail, wire.ShapeHead, wire.ShapeTail:
-	default:
+	head := cmp.Or(r.HeadPercent, defaultHead)
+	switch {
+	case !oneOf(r.Shape, "", wire.ShapeHeadTail, wire.ShapeHead, wire.ShapeTail):
 		return wire.Invalid("shape", "%.40q is none of head_tail, head, tail", r.Shape)
-	}
-	switch r.View {
-	case "", wire.ViewText, wire.ViewSafe, wire.ViewBase64:
-	default:
+	case !oneOf(r.Arrange, "", wire.ArrangeSplit, wire.ArrangeCombined, wire.ArrangeConcatenated):
+		return wire.Invalid("arrange", "%.40q is none of split, combined, concatenated", r.Arrange)
+	case !oneOf(r.View, "", wire.ViewText, wire.ViewSafe, wire.ViewBase64):
 		return wire.Invalid("view", "%.40q is none of text, safe, base64", r.View)
-	}
-	if r.MaxBytes != 0 && (r.MaxBytes < MinRender || r.MaxBytes > MaxRender) {
+	case r.MaxBytes != 0 && (r.MaxBytes < MinRender || r.MaxBytes > MaxRender):
 		return wire.Invalid("max_bytes", "%d is outside %d..%d", r.MaxBytes, MinRender, MaxRender)
-	}
-	if r.MaxLines < 0 {
+	case r.MaxLines < 0:
 		return wire.Invalid("max_lines", "%d is negative", r.MaxLines)
+	case r.MaxChars < 0:
+		return wire.Invalid("max_chars", "%d is negative", r.MaxChars)
+	case head < 1 || head > 99:
+		return wire.Invalid("head_percent", "%d is outside 1..99", r.HeadPercent)
+	case r.TailPercent < 0 || r.TailPercent+head > 100:
+		return wire.Invalid("tail_percent", "%d is outside 0..%d", r.TailPercent, 100-head)
 	}
 	return nil
 }
 
-// Render makes the texts of a run: each stream by itself, or both in the order they
-// were read when merged, which is then the first. A request that [CheckRender]
-// refuses is rendered with the defaults in the place of what is wrong.
-//
-// A text is whole when it fits MaxBytes and MaxLines, to the last byte: no newline is
-// added or taken. Else it is cut by the shape at line ends, and a line in brackets
-// says how much is missing and from which offset to read it; only where whole lines
-// fill less than a fifth of the limit is it cut between characters (A13). Cuts and
-// gaps count into OmittedBytes; a gap in what is shown has a line of its own. What is
-// withheld as binary is judged over the parts a text would be made of.
-func (l *Log) Render(r wire.Render, merged bool) (stdout, stderr wire.Rendered) {
+func oneOf[T comparable](v T, list ...T) bool {
+	for _, x := range list {
+		if v == x {
+			return true
+		}
+	}
+	return false
+}
+
+// defaults fills in what is not said, and in the place of what is wrong.
+func defaults(r wire.Render) wire.Render {
 	if CheckRender(wire.Render{Shape: r.Shape}) != nil || r.Shape == "" {
 		r.Shape = wire.ShapeHeadTail
+	}
+	if CheckRender(wire.Render{Arrange: r.Arrange}) != nil || r.Arrange == "" {
+		r.Arrange = wire.ArrangeSplit
 	}
 	if CheckRender(wire.Render{View: r.View}) != nil || r.View == "" {
 		r.View = wire.ViewSafe
@@ -56,38 +67,153 @@ func (l *Log) Render(r wire.Render, merged bool) (stdout, stderr wire.Rendered) 
 	if CheckRender(wire.Render{MaxBytes: r.MaxBytes}) != nil || r.MaxBytes == 0 {
 		r.MaxBytes = DefaultRender
 	}
-	r.MaxLines = max(r.MaxLines, 0)
-	if merged {
+	if CheckRender(wire.Render{HeadPercent: r.HeadPercent, TailPercent: r.TailPercent}) != nil {
+		r.HeadPercent, r.TailPercent = 0, 0
+	}
+	r.HeadPercent = cmp.Or(r.HeadPercent, defaultHead)
+	r.TailPercent = cmp.Or(r.TailPercent, 100-r.HeadPercent)
+	r.MaxLines, r.MaxChars = max(r.MaxLines, 0), max(r.MaxChars, 0)
+	return r
+}
+
+// limits of a text or a part of one, each of which holds.
+type limits struct{ bytes, lines, chars int }
+
+func limitsOf(r wire.Render) limits {
+	m := limits{r.MaxBytes, math.MaxInt, math.MaxInt}
+	if r.MaxLines > 0 {
+		m.lines = r.MaxLines
+	}
+	if r.MaxChars > 0 {
+		m.chars = r.MaxChars
+	}
+	return m
+}
+
+// parts are the limits of head and tail. A percentage is rounded down for the head, and
+// for a tail that gets the rest up (P17).
+func (m limits) parts(r wire.Render) (head, tail limits) {
+	part := func(n int) (h, t int) {
+		if n == math.MaxInt {
+			return n, n
+		}
+		h = n * r.HeadPercent / 100
+		if r.HeadPercent+r.TailPercent == 100 {
+			return h, n - h
+		}
+		return h, n * r.TailPercent / 100
+	}
+	head.bytes, tail.bytes = part(m.bytes)
+	head.lines, tail.lines = part(m.lines)
+	head.chars, tail.chars = part(m.chars)
+	return head, tail
+}
+
+// Render makes the texts of a run: each stream by itself; or of stdout and stderr one,
+// the first, when Arrange says so or the streams were merged. What extra descriptors
+// wrote is in none of them. A request that [CheckRender] refuses is rendered with the
+// defaults in the place of what is wrong.
+//
+// A text is whole when it fits the limits, to the last byte: no newline is added or
+// taken, but between the two streams of a concatenated text where the first lacks one.
+// Else it is cut by the shape, at line ends unless Exact, and a line in brackets says
+// how much is missing and from which offset to read it. The limits are of what is shown;
+// that line, under 200 bytes, comes on top. Where whole lines fill less than a quarter of
+// what may be shown, the text is cut between characters all the same (A13).
+//
+// Cuts and gaps count into OmittedBytes; a gap in what is shown has a line of its own.
+// What is withheld as binary is judged over the parts a text would be made of, of a
+// concatenated text each stream by itself.
+func (l *Log) Render(r wire.Render, merged bool) (stdout, stderr wire.Rendered) {
+	r = defaults(r)
+	switch {
+	case merged || r.Arrange == wire.ArrangeCombined:
 		return l.render(r, 0), wire.Rendered{}
+	case r.Arrange == wire.ArrangeConcatenated:
+		return l.concatenated(r), wire.Rendered{}
 	}
 	return l.render(r, wire.Stdout), l.render(r, wire.Stderr)
 }
 
-func (l *Log) render(r wire.Render, stream wire.Stream) wire.Rendered {
+// concatenated is stdout and then stderr, cut as one text (S6).
+func (l *Log) concatenated(r wire.Render) wire.Rendered {
+	if r.View != wire.ViewBase64 {
+		a, b := l.render(r, wire.Stdout), l.render(r, wire.Stderr)
+		if b.TotalBytes == 0 {
+			return a
+		}
+		if a.TotalBytes == 0 {
+			return b
+		}
+		if both := joined(a, b); a.Binary || b.Binary || a.NoticeBytes == 0 && b.NoticeBytes == 0 && fits(both.Text, limitsOf(r)) {
+			return both
+		}
+	}
+	return l.render(r, wire.Stdout, wire.Stderr)
+}
+
+// joined is two texts, each as it is.
+func joined(a, b wire.Rendered) wire.Rendered {
+	sep := ""
+	if a.Text != "" && b.Text != "" && !strings.HasSuffix(a.Text, "\n") {
+		sep = "\n"
+	}
+	j := wire.Rendered{
+		Text:       a.Text + sep + b.Text,
+		TotalBytes: a.TotalBytes + b.TotalBytes, OmittedBytes: a.OmittedBytes + b.OmittedBytes,
+		OmittedLines: a.OmittedLines + b.OmittedLines, OmittedOffset: a.OmittedOffset,
+		NoticeAt: a.NoticeAt, NoticeBytes: a.NoticeBytes,
+		Truncated: a.Truncated || b.Truncated, Binary: a.Binary || b.Binary, EncodingLoss: a.EncodingLoss + b.EncodingLoss,
+	}
+	if b.Truncated {
+		j.OmittedOffset = b.OmittedOffset
+		if a.Truncated {
+			j.OmittedOffset = min(a.OmittedOffset, b.OmittedOffset)
+		}
+	}
+	if a.NoticeBytes == 0 && b.NoticeBytes > 0 {
+		j.NoticeAt, j.NoticeBytes = len(a.Text)+len(sep)+b.NoticeAt, b.NoticeBytes
+	}
+	return j
+}
+
+func fits(text string, m limits) bool {
+	lines := strings.Count(text, "\n")
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		lines++
+	}
+	return len(text) <= m.bytes && lines <= m.lines && (m.chars == math.MaxInt || utf8.RuneCountInString(text) <= m.chars)
+}
+
+// render makes one text of streams, one after the other; 0 is stdout and stderr in the
+// order they were read.
+func (l *Log) render(r wire.Render, streams ...wire.Stream) wire.Rendered {
+	v := viewer{log: l, view: r.View}
+	var out wire.Rendered
+	var lines int64
 	l.mu.Lock()
-	total, lines, dropped := l.count(stream)
+	for _, s := range streams {
+		total, n := l.count(s)
+		v.parts = append(v.parts, part{stream: s, base: out.TotalBytes, total: total})
+		out.TotalBytes += total
+		lines += n
+	}
 	l.mu.Unlock()
-	out := wire.Rendered{TotalBytes: total}
-	if total == 0 {
+	if out.TotalBytes == 0 {
 		return out
 	}
-	v := viewer{log: l, view: r.View, stream: stream, total: total}
 	if r.View == wire.ViewBase64 {
 		return v.base64(r, out)
 	}
-	head := &keep{first: true, maxBytes: r.MaxBytes, maxLines: r.MaxLines}
-	whole := v.scan(0, 0, head)
-	tail := &keep{maxBytes: r.MaxBytes, maxLines: r.MaxLines}
+	limit := limitsOf(r)
+	head, tail := &keep{first: true, limits: limit}, &keep{limits: limit}
+	whole := v.head(head)
 	if !whole && r.Shape != wire.ShapeHead {
-		v.scanTail(tail)
+		v.tail(tail)
 	}
-	if withheld, controls := v.census.binary(); withheld {
-		name := stream
-		if stream == 0 {
-			name = wire.Stdout
-		}
-		out.Text, out.Binary = placeholder(name, total, controls), true
-		out.OmittedBytes, out.OmittedLines, out.Truncated = total, lines, true
+	if withheld, controls := v.census.binary(); withheld && len(streams) == 1 {
+		out.Text, out.Binary = placeholder(max(streams[0], wire.Stdout), out.TotalBytes, controls), true
+		out.OmittedBytes, out.OmittedLines, out.Truncated = out.TotalBytes, lines, true
 		return out
 	}
 	var c cut
@@ -98,266 +224,57 @@ func (l *Log) render(r wire.Render, stream wire.Stream) wire.Rendered {
 	}
 	shown := c.count()
 	out.EncodingLoss = int64(shown.loss)
-	out.OmittedBytes = max(total-shown.raw, 0)
+	out.OmittedBytes = max(out.TotalBytes-shown.raw, 0)
 	out.OmittedLines = max(lines-int64(shown.lines), 0)
 	out.Truncated = out.OmittedBytes > 0 || !whole
 	note := ""
 	if !whole {
-		note = notice(l.cfg.Process, out, lines, dropped, c.from())
+		out.OmittedOffset = v.from(c)
+		note = notice(l.cfg.Process, &out, lines)
 	}
-	out.Text = c.text(note)
+	out.Text, out.NoticeAt, out.NoticeBytes = c.text(note)
 	return out
 }
 
-// count is the bytes and line feeds of a stream (0: stdout and stderr), and the bytes no longer
-// kept of all. guarded by mu.
-func (l *Log) count(stream wire.Stream) (total, lines, dropped int64) {
+// count is the bytes and line feeds of a stream (0: stdout and stderr). guarded by mu.
+func (l *Log) count(stream wire.Stream) (total, lines int64) {
 	switch stream {
 	case wire.Stdout:
-		return l.stdout, l.lines[0], l.dropped
+		return l.stdout, l.lines[0]
 	case wire.Stderr:
-		return l.total - l.stdout - l.others(), l.lines[1], l.dropped
+		return l.total - l.stdout - l.others(), l.lines[1]
 	}
-	return l.total - l.others(), l.lines[0] + l.lines[1], l.dropped
+	return l.total - l.others(), l.lines[0] + l.lines[1]
 }
 
 // notice stands where a text was cut. It is under 200 bytes.
-func notice(process string, r wire.Rendered, lines, dropped, from int64) string {
-	kept := ""
-	if dropped > 0 {
-		kept = fmt.Sprintf(", %d no longer kept", dropped)
-	}
-	return fmt.Sprintf("[%d of %d lines omitted (%d of %d bytes%s); read %s from offset %d]\n",
-		r.OmittedLines, lines, r.OmittedBytes, r.TotalBytes, kept, process, from)
+func notice(process string, r *wire.Rendered, lines int64) string {
+	return fmt.Sprintf("[%d of %d lines omitted (%d of %d bytes); read %s from offset %d]\n",
+		r.OmittedLines, lines, r.OmittedBytes, r.TotalBytes, process, r.OmittedOffset)
 }
 
-// viewer scans a stream and makes its text, line by line.
-type viewer struct {
-	log    *Log
-	view   wire.View
-	stream wire.Stream // 0 is stdout and stderr
-	total  int64
-	census census
-}
-
-// scan feeds the text from chunk number on to k until k has enough, and reports
-// whether it came to the end of the stream. pos is the position in the stream that is
-// expected at number; where the next record is further on, bytes are missing.
-func (v *viewer) scan(number, pos int64, k *keep) bool {
-	s := scan{viewer: v, keep: k, pos: pos, bol: pos == 0, w: liner{tty: v.log.cfg.TTY}}
-	var buf []byte
-	for s.pos < v.total {
-		c := v.log.load(number, v.stream, maxBlock, buf)
-		if c.end {
-			s.missing(v.total, c.gap)
-			break
-		}
-		if c.pass.next > c.pass.first {
-			number = c.pass.next
-			continue
-		}
-		buf = c.buf
-		var r record
-		for b := c.buf; decode(b, &r); b = b[r.size():] {
-			number = r.number + 1
-			if !v.shows(&r) || v.posOf(&r) >= v.total {
-				continue // what came since the count is for the next text
-			}
-			if !s.take(&r, c.gap) {
-				return false
-			}
-		}
-	}
-	return s.finish()
-}
-
-// scanTail scans from ever further back until tail has enough or starts at the start.
-func (v *viewer) scanTail(tail *keep) {
-	l, census := v.log, v.census
-	for back := int64(2*tail.maxBytes) + maxBlock; ; back *= 4 {
-		l.mu.Lock()
-		from := l.total - back
-		number := int64(0)
-		if from > 0 {
-			number = l.cursorAt(from)
-		}
-		l.mu.Unlock()
-		v.census = census
-		*tail = keep{maxBytes: tail.maxBytes, maxLines: tail.maxLines}
-		pos := int64(-1)
-		if number == 0 {
-			pos = 0
-		}
-		v.scan(number, pos, tail)
-		if tail.dropped || number == 0 {
-			return
-		}
-	}
-}
-
-// scan is one pass over a stream.
-type scan struct {
-	*viewer
-	keep *keep
-	w    liner
-	pos  int64 // in the stream, behind the last record; -1 not known yet
-	bol  bool  // the next segment starts a line
-	raw  int64 // bytes since the last segment
-	from int64 // position in the stream of the first of them
-	goff int64 // and offset over all streams
-	last state
-}
-
-// shows: a text of both streams has none of the extra descriptors.
-func (v *viewer) shows(r *record) bool {
-	return v.stream == r.stream || v.stream == 0 && r.stream <= wire.Stderr
-}
-
-func (v *viewer) posOf(r *record) int64 {
-	if v.stream == 0 {
-		return r.pair()
-	}
-	return r.pos()
-}
-
-// take renders one record; false when the keep has enough.
-func (s *scan) take(r *record, g *wire.Gap) bool {
-	switch at := s.posOf(r); {
-	case s.pos < 0:
-		s.bol = at == 0
-		s.w.open = !s.bol
-		s.w.cr = r.state().cr && s.w.open
-	case at > s.pos:
-		s.missing(at, g)
-	}
-	s.pos = s.posOf(r) + int64(r.source)
-	s.census.invalid = s.census.invalid || !r.state().validUTF8(r.data)
-	s.census.add(r.data)
-	if s.raw == 0 {
-		s.from, s.goff = s.posOf(r), r.raw
-	}
-	st := r.state()
-	s.raw += int64(r.source - len(r.data)) // what a filter took away
-	for b := r.data; len(b) > 0; {
-		n := bytes.IndexByte(b, '\n') + 1
-		if n == 0 {
-			n = len(b)
-		}
-		s.feed(&st, b[:n])
-		s.raw += int64(n)
-		b = b[n:]
-		if k := len(s.w.out); k > 0 && (s.w.out[k-1] == '\n' || k >= maxLine) {
-			if !s.emit(s.w.out[k-1] == '\n') {
-				return false
-			}
-			done := int64(r.source - len(b))
-			s.from, s.goff = s.posOf(r)+done, r.raw+done
-		}
-	}
-	s.last = st
-	return true
-}
-
-func (s *scan) feed(st *state, b []byte) {
-	if s.view == wire.ViewSafe {
-		st.feed(b, &s.w)
-		return
-	}
-	var loss int
-	s.w.out, loss = st.text(s.w.out, b)
-	s.w.loss += loss
-}
-
-// emit hands the text so far to the keep.
-func (s *scan) emit(eol bool) bool {
-	ok := s.keep.add(seg{bol: s.bol, eol: eol, pos: s.from, raw: s.raw, goff: s.goff, loss: s.w.loss}, s.w.out)
-	s.w.out, s.w.loss, s.raw, s.bol = s.w.out[:0], 0, 0, eol
-	return ok
-}
-
-// missing puts a line in the text for the bytes up to pos.
-func (s *scan) missing(pos int64, g *wire.Gap) {
-	n := pos - s.pos
-	if s.pos < 0 || n <= 0 {
-		return
-	}
-	reason := gapBudget
-	if g != nil {
-		reason = g.Reason
-	}
-	s.w.flushLine()
-	if len(s.w.out) > 0 || s.raw > 0 {
-		s.w.out = append(s.w.out, '\n')
-		s.emit(true)
-	}
-	s.pos, s.from = pos, pos
-	s.w.out = fmt.Appendf(s.w.out, "[%d bytes missing here: %s]\n", n, reason)
-	s.emit(true)
-}
-
-// finish hands on what no line end closed.
-func (s *scan) finish() bool {
-	l := s.log
-	l.mu.Lock()
-	ended := l.closed
-	l.mu.Unlock()
-	s.w.flushLine()
-	if n := int(s.last.n); ended && n > 0 {
-		s.w.out = append(s.w.out, replacements(n)...)
-		s.w.loss += n
-	}
-	if len(s.w.out) > 0 || s.raw > 0 {
-		return s.emit(false)
-	}
-	return true
-}
-
-// base64 gives the first bytes of the stream, or with shape tail the last.
+// base64 gives the first bytes, or with shape tail the last, of the raw output.
 func (v *viewer) base64(r wire.Render, out wire.Rendered) wire.Rendered {
-	limit := r.MaxBytes / 4 * 3
-	k := &keep{first: r.Shape != wire.ShapeTail, maxBytes: limit, raw: true}
-	if k.first {
-		v.scanRaw(0, k)
-	} else {
-		v.log.mu.Lock()
-		from := v.log.cursorAt(max(v.log.total-int64(limit), 0))
-		v.log.mu.Unlock()
-		v.scanRaw(from, k)
+	limit := r.MaxBytes
+	if r.MaxChars > 0 {
+		limit = min(limit, r.MaxChars)
 	}
-	b := k.buf
-	if len(b) > limit && k.first {
-		b = b[:limit]
-	} else if len(b) > limit {
-		b = b[len(b)-limit:]
+	limit = limit / 4 * 3
+	k := &keep{first: r.Shape != wire.ShapeTail, limits: limits{limit, math.MaxInt, math.MaxInt}}
+	v.raw = true
+	var b []byte
+	if k.first {
+		v.head(k)
+		b = k.buf[:min(len(k.buf), limit)]
+	} else {
+		v.tail(k)
+		b = k.buf[max(len(k.buf)-limit, 0):]
 	}
 	out.Text = base64.StdEncoding.EncodeToString(b)
 	out.OmittedBytes = max(out.TotalBytes-int64(len(b)), 0)
 	out.Truncated = out.OmittedBytes > 0
-	return out
-}
-
-// scanRaw collects bytes as they are.
-func (v *viewer) scanRaw(number int64, k *keep) {
-	var buf []byte
-	for {
-		c := v.log.load(number, v.stream, maxBlock, buf)
-		if c.end {
-			return
-		}
-		if c.pass.next > c.pass.first {
-			number = c.pass.next
-			continue
-		}
-		buf = c.buf
-		var r record
-		for b := c.buf; decode(b, &r); b = b[r.size():] {
-			number = r.number + 1
-			if !v.shows(&r) || v.posOf(&r) >= v.total {
-				continue
-			}
-			if !k.add(seg{raw: int64(r.source)}, r.data) {
-				return
-			}
-		}
+	if g := k.segs; out.Truncated && k.first && len(g) > 0 {
+		out.OmittedOffset = g[len(g)-1].goff + int64(len(b)-g[len(g)-1].start)
 	}
+	return out
 }

@@ -51,12 +51,15 @@ func renderSeq(t *testing.T, l *Log, all string, m wire.Render) {
 	if limit == 0 {
 		limit = DefaultRender
 	}
-	if len(out.Text) > limit || !out.Truncated {
+	if len(out.Text)-out.NoticeBytes > limit || !out.Truncated {
 		t.Errorf("%d bytes, truncated %v, limit %d", len(out.Text), out.Truncated, limit)
 	}
 	head, tail, ok := cutAtNotice(out.Text)
 	if !ok {
 		t.Fatalf("no notice in %q", out.Text)
+	}
+	if out.NoticeAt != len(head) || len(head)+len(tail)+out.NoticeBytes != len(out.Text) || out.NoticeBytes > 200 {
+		t.Errorf("notice at %d of %d bytes, head of %d", out.NoticeAt, out.NoticeBytes, len(head))
 	}
 	if !strings.HasPrefix(all, head) || !strings.HasSuffix(all, tail) {
 		t.Errorf("head or tail is not of the output")
@@ -79,8 +82,8 @@ func renderSeq(t *testing.T, l *Log, all string, m wire.Render) {
 	}
 	var from int64
 	at := strings.LastIndex(out.Text[:len(out.Text)-len(tail)], "offset ")
-	if _, err := fmt.Sscanf(out.Text[at:], "offset %d]", &from); err != nil || from != int64(len(head)) {
-		t.Errorf("rest at %d, want %d (%v)", from, len(head), err)
+	if _, err := fmt.Sscanf(out.Text[at:], "offset %d]", &from); err != nil || from != int64(len(head)) || from != out.OmittedOffset {
+		t.Errorf("rest at %d, %d, want %d (%v)", from, out.OmittedOffset, len(head), err)
 	}
 }
 
@@ -103,7 +106,7 @@ func TestRenderLongLine(t *testing.T) {
 			if strings.Contains(out.Text, "\uFFFD") || out.EncodingLoss != 0 {
 				t.Errorf("%s %s: a character was cut", view, shape)
 			}
-			if len(out.Text) < DefaultRender*3/4 || len(out.Text) > DefaultRender {
+			if shown := len(out.Text) - out.NoticeBytes; shown < DefaultRender*3/4 || shown > DefaultRender {
 				t.Errorf("%s %s: %d bytes", view, shape, len(out.Text))
 			}
 			if head := strings.HasPrefix(out.Text, "start 語"); head != (shape != wire.ShapeTail) {
@@ -158,7 +161,8 @@ func TestRenderCountsLoss(t *testing.T) { // OUT 39
 
 func TestCheckRenderNamesTheField(t *testing.T) {
 	for field, r := range map[string]wire.Render{
-		"shape": {Shape: "middle"}, "view": {View: "screen"}, "max_bytes": {MaxBytes: 10}, "max_lines": {MaxLines: -1},
+		"shape": {Shape: "middle"}, "arrange": {Arrange: "both"}, "view": {View: "screen"}, "max_bytes": {MaxBytes: 10},
+		"max_lines": {MaxLines: -1}, "max_chars": {MaxChars: -1}, "head_percent": {HeadPercent: 100}, "tail_percent": {TailPercent: 51},
 	} {
 		if err := CheckRender(r); fieldOf(err) != field {
 			t.Errorf("%+v: %v", r, err)
