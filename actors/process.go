@@ -65,8 +65,8 @@ type process struct {
 	stopping   *order         // a stop that waits for the fork
 	longest    time.Duration  // grace of a stop that may be under way
 	waiters    int            // calls that wait in goroutines
-	writes     chan writeCall // nil until the first write
 	watchers   int            // those of wait_for, counted by themselves
+	writes     chan writeCall // nil until the first write
 	streams    bool           // the pump has returned
 	tree       bool           // nothing of the tree is left, or it is kept, or we gave up
 	hasExit    bool
@@ -125,8 +125,8 @@ const (
 	reportStopFailed              // the keeper did not take a stop
 	reportCrashed                 // a goroutine of ours panicked
 	reportWaiter                  // a waiting call was answered
-	reportBackgrounded            // a run yielded its handle
 	reportWatcher                 // a wait_for was
+	reportBackgrounded            // a run yielded its handle
 	reportWritten                 // stdin moved, or closed, or a write failed
 	reportCollected               // the log of an adopted ended command has got all there was
 	reportSettled                 // a large output is on disk, and counted
@@ -152,8 +152,8 @@ func (p *process) run() {
 
 func (p *process) live() {
 	if p.adopted {
-		p.resume()
 		close(p.forked)
+		p.resume()
 	} else {
 		p.launch()
 	}
@@ -217,9 +217,9 @@ func (p *process) report(r report) bool {
 		p.crash()
 	case reportWaiter:
 		p.waiters--
-	case reportBackgrounded:
 	case reportWatcher:
 		p.watchers--
+	case reportBackgrounded:
 		p.backgrounded(r.detach)
 	case reportWritten:
 		p.written(r)
@@ -273,7 +273,6 @@ func (p *process) turnAway() {
 	}
 }
 
-// owned runs f in a goroutine that run waits for. A panic in it ends the process.
 // lastTo is last, for who may know of the process.
 func (p *process) lastTo(r request) {
 	if m, err := wire.DecodeRequest(r.target.Verb, r.ContentType(), r.Data); r.call == nil && err == nil && !within(m, p.session) {
@@ -283,6 +282,7 @@ func (p *process) lastTo(r request) {
 	p.last(r)
 }
 
+// owned runs f in a goroutine that run waits for. A panic in it ends the process.
 func (p *process) owned(f func()) {
 	p.own.Go(func() {
 		if p.panics(f) {

@@ -295,13 +295,13 @@ func (p *process) serveFailed(r request) {
 		switch r.target.Verb {
 		case "status", "wait", "terminate", "cancel":
 			answer(r, p.seen())
+		case "wait_for":
+			with(r, func(m *wire.WaitFor) { answer(r, waitedFrom(m, p.seen())) })
 		default:
 			refuse(r, p.failure)
 		}
 	}
 }
-		case "wait_for":
-			with(r, func(m *wire.WaitFor) { answer(r, waitedFrom(m, p.seen())) })
 
 // leave ends an actor that the session did not send away. last answers what it was
 // asked, and will be.

@@ -87,6 +87,7 @@ type deps struct {
 	spool    string
 	environ  []string
 	shells   *runtime.Shells
+	files    *files
 	log      *slog.Logger
 	lostRace func(error) bool
 	// addresses reads a process record.
@@ -102,7 +103,6 @@ type sessionStore interface {
 	UpdateSession(ctx context.Context, tenant string, rec *wire.SessionRecord, rev uint64) (uint64, error)
 }
 
-	files    *files
 const (
 	maxAside = 64   // calls that wait for the store
 	pending  = 8192 // requests between the bus and the router
