@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/limpet-sh/limpet/client"
+	"github.com/limpet-sh/limpet/subjects"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -102,6 +103,11 @@ type HTTPConfig struct {
 	// Authorize decides about the bearer token of each request; nil asks for none. It must
 	// compare in constant time, as [BearerToken] does.
 	Authorize func(token string) bool
+	// Session is the name of the session of requests in protocol versions without
+	// connections (2026-07-28) that name none in the header [SessionHeader]. Empty:
+	// Config.Session.Name. With neither, such requests are asked to come in an older
+	// version, in which every client has a session of its own.
+	Session string
 	// Origins are the web origins, "https://host:port", whose pages may call; by default
 	// none but the server's own.
 	Origins []string
@@ -114,6 +120,9 @@ type HTTPConfig struct {
 }
 
 func (c *HTTPConfig) validate() error {
+	if c.Session != "" && !subjects.ValidToken(c.Session) {
+		return wire.Invalid("Session", "%.40q is no name of a session", c.Session)
+	}
 	if c.Sessions == 0 {
 		c.Sessions = 1000
 	}

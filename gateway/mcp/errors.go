@@ -1,0 +1,51 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
+)
+
+// ourFields are the names of the fields of messages in the words of the tool.
+var ourFields = map[string]string{
+	"command.text": "command", "command.cwd": "cwd", "command.input": "stdin", "command.stdin": "close_stdin",
+	"command.tty.rows": "rows", "command.tty.cols": "cols", "command.description": "description",
+	"command.timeout_ms": "timeout_s", "command.grace_ms": "grace_s",
+	"render.max_bytes": "max_bytes", "render.max_lines": "max_lines", "render.view": "view",
+	"yield_ms": "yield_s", "wait_ms": "wait_s", "quiet_ms": "quiet_s", "grace_ms": "grace_s",
+	"process": "process_id", "processes": "process_ids", "text": "stdin", "data": "stdin",
+	"read.offset": "offset", "read.max_bytes": "max_bytes", "read.view": "view", "read.wait_ms": "wait_s",
+}
+
+var (
+	envField  = regexp.MustCompile(`^command\.env\[\d+\](\.\w+)?$`)
+	listField = regexp.MustCompile(`^processes(\[\d+\])$`)
+)
+
+// public is what a client sees of a failure: never the text of a crash, and in the
+// words of the tool.
+func public(err error) *wire.Error {
+	if errors.Is(err, context.Canceled) {
+		return wire.Errorf(wire.CodeInterrupted, "the call was cancelled")
+	}
+	e := *wire.AsError(err)
+	name := e.Field
+	switch {
+	case ourFields[name] != "":
+		name = ourFields[name]
+	case envField.MatchString(name):
+		name = "env"
+	case listField.MatchString(name):
+		name = "process_ids" + listField.FindStringSubmatch(name)[1]
+	}
+	if name != e.Field {
+		if rest, ok := strings.CutPrefix(e.Message, e.Field+": "); ok {
+			e.Message = name + ": " + rest
+		}
+		e.Field = name
+	}
+	return &e
+}
