@@ -298,6 +298,7 @@ func (a *adoption) retain(s *session, st *execution) {
 	p := newProcess(s, st.Record.ExecutionID)
 	rc := st.Record.Receipt
 	p.id, p.adopted, p.receipt, p.rev = rc.Process, true, rc, st.Rev
+	p.plan.Output.ShipBytes = st.Record.ShipBytes
 	p.log = a.deps.log.With("session", p.session, "process", p.id)
 	var err error
 	if p.out, err = p.open(); err != nil {

@@ -15,6 +15,7 @@ func (p *process) depart(evict bool) {
 	p.last = func(r request) { refuse(r, errGone(p.id)) }
 	if evict {
 		p.awaitKept()
+		p.ship.Load().settle(shipPatience)
 	} else {
 		p.last = func(r request) { refuse(r, errLeaving()) }
 		p.awaitFork()

@@ -39,6 +39,7 @@ type process struct {
 	notify    func(notice)               // tells the session; waits for room
 	pumped    atomic.Pointer[Child]      // for the log's trims, which come from the pump
 	logRef    atomic.Pointer[output.Log] // out, for the receipts that others make
+	ship      atomic.Pointer[shipper]    // nil where no output is shipped; set by run
 	halted    atomic.Bool                // a stop came before the fork: do not fork
 	recorded  atomic.Bool                // the terminal record is written, or another's is
 
@@ -325,13 +326,16 @@ func (p *process) seen() *wire.Receipt {
 	if out := p.logRef.Load(); out != nil && !r.State.Terminal() {
 		r.Output = out.Stats()
 	}
+	if s := p.ship.Load(); s != nil {
+		r.ShippedBytes = s.stored.Load()
+	}
 	return &r
 }
 
 func (p *process) record() *wire.ExecutionRecord {
 	return &wire.ExecutionRecord{
 		Version: wire.Version, ExecutionID: p.receipt.ExecutionID,
-		RequestHash: p.receipt.RequestHash, Receipt: p.receipt,
+		RequestHash: p.receipt.RequestHash, Receipt: p.receipt, ShipBytes: p.plan.Output.ShipBytes,
 	}
 }
 

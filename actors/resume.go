@@ -44,8 +44,10 @@ func (p *process) resume() {
 	p.hasExit, p.streams, p.tree = true, true, true
 	p.past, p.sealing, p.sealer, p.told = true, true, true, true
 	p.release()
+	p.ship.Store(p.newShipper())
 	c := p.child
 	if c == nil {
+		p.ship.Load().end(p.receipt.State) // its worker may have died before all was shipped
 		return
 	}
 	// The record has the end; the log may miss what the journal still has.
@@ -81,6 +83,7 @@ func (p *process) closeRecovered() {
 	if p.sink != nil {
 		p.sink.close()
 	}
+	defer func() { p.ship.Load().end(p.receipt.State) }()
 	o := p.receipt.Output
 	if p.out.Stats().TotalBytes < o.TotalBytes {
 		p.out.Close(false, "the end of the output was lost with an earlier worker")

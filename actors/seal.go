@@ -133,6 +133,7 @@ func (p *process) tellEnd() {
 	p.drain.Stop()
 	p.publish()
 	p.release()
+	p.ship.Load().end(p.receipt.State) // after the answer, which never waits for it
 	if p.failure != nil {
 		calls := p.claim.calls
 		p.claim.calls = nil

@@ -17,6 +17,7 @@ type sink struct {
 	ctx    context.Context //nolint:containedctx // the actor's life, which ends a wait for room
 	log    *output.Log
 	feed   feed
+	ship   *shipper        // may be nil
 	trim   func(raw int64) // of the journal; the log calls it itself for what it has got
 	limit  int64           // kill_over_bytes; 0 none
 	over   func()
@@ -42,6 +43,7 @@ func (s *sink) Append(c keeper.Chunk) error {
 	if err != nil {
 		return err
 	}
+	s.ship.wrote(c.Offset + int64(len(c.Data)))
 	if s.feed != nil {
 		s.feed.OutputFunc(len(c.Data), func() wire.Chunk { return s.view(c) })
 	}

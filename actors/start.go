@@ -193,8 +193,13 @@ func (p *process) spawned(r report) {
 // begin starts what a live command needs: the pump, its observations, its timers.
 func (p *process) begin() {
 	p.feed = p.deps.feed(&p.receipt, p.plan.Trace, p.adopted)
+	ship := p.newShipper()
+	p.ship.Store(ship)
+	if p.adopted {
+		ship.wrote(p.out.Stats().TotalBytes) // what an earlier incarnation may not have shipped
+	}
 	p.sink = &sink{
-		ctx: p.ctx, log: p.out, feed: p.feed, trim: p.child.Trim, limit: p.plan.Output.KillOverBytes,
+		ctx: p.ctx, log: p.out, feed: p.feed, ship: ship, trim: p.child.Trim, limit: p.plan.Output.KillOverBytes,
 		over: func() { p.tell(report{kind: reportOverLimit}) },
 	}
 	p.sink.last.Store(time.Now().UnixNano())

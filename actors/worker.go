@@ -29,6 +29,8 @@ type Config struct {
 	Dir string
 	// Control and Events are the worker's connections, one a role.
 	Control, Events *bus.Conn
+	// Output is the connection by which output is shipped; Events when nil.
+	Output *bus.Conn
 	// Cwd of sessions that give none; the user's home by default.
 	Cwd string
 	// Environ is where the allowlisted environment of commands is taken from.
@@ -37,6 +39,9 @@ type Config struct {
 	MaxLive, MaxRetained int
 	// SpoolBytes is the output that all processes may keep on disk; default 2 GiB.
 	SpoolBytes int64
+	// ShipBytes of the output of a process go to the OUTPUT stream, unless its command
+	// says otherwise: 64 KiB to 16 MiB, -1 none; default 1 MiB.
+	ShipBytes int64
 	// Build is said in the boot record.
 	Build string
 	// OnUp is called once, when requests are served; it must not block. It may be nil.
@@ -69,6 +74,15 @@ func (c *Config) validate() error {
 	if c.SpoolBytes == 0 {
 		c.SpoolBytes = 2 << 30
 	}
+	if c.ShipBytes == 0 {
+		c.ShipBytes = wire.DefaultShipBytes
+	}
+	if c.ShipBytes != -1 && (c.ShipBytes < wire.MinShipBytes || c.ShipBytes > wire.MaxShipBytes) {
+		return fmt.Errorf("ship_bytes: %d is neither -1 nor within %d..%d", c.ShipBytes, wire.MinShipBytes, wire.MaxShipBytes)
+	}
+	if c.Output == nil {
+		c.Output = c.Events
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -84,6 +98,7 @@ type deps struct {
 	feed     func(r *wire.Receipt, trace string, adopted bool) feed
 	dir      *directory
 	budget   *output.Budget
+	ship     *shipping // nil: no output is shipped
 	spool    string
 	environ  []string
 	shells   *runtime.Shells
@@ -235,6 +250,7 @@ func (w *Worker) wire(own context.Context, client *keeper.Client, pub *observer.
 		store: w.reg, sessions: w.reg, spawner: keeperSpawner{client}, dir: newDirectory(),
 		budget: output.NewBudget(w.cfg.SpoolBytes), spool: filepath.Join(w.cfg.Dir, "spool"),
 		environ: w.cfg.Environ, shells: &runtime.Shells{}, files: newFiles(), log: log,
+		ship:      newShipping(outputStream{w.cfg.Output, w.cfg.Name}, w.cfg.ShipBytes, w.e),
 		addresses: w.reg.Process,
 		lostRace: func(err error) bool {
 			return errors.Is(err, registry.ErrConflict) || errors.Is(err, registry.ErrNotFound)

@@ -12,6 +12,7 @@ type Shipment struct {
 	Next    int64 // number of the chunk behind it
 	Chunks  int   // in it
 	Raw     int64 // bytes of the process that they stand for
+	Offset  int64 // bytes of the process before Next
 }
 
 // Ship makes a message of the chunks from a number on: of the first that is kept there,
@@ -36,12 +37,12 @@ func (l *Log) Ship(b []byte, from int64, most int, incarnation uint64) Shipment 
 		s.Message = wire.AppendOutputChunk(s.Message, &wire.OutputChunk{
 			Stream: r.stream, OrderUnknown: r.flags&flagNoRank != 0, At: r.at(), Source: r.source, Data: r.data,
 		})
-		s.Next, s.Chunks, s.Raw = r.number+1, s.Chunks+1, s.Raw+int64(r.source)
+		s.Next, s.Chunks, s.Raw, s.Offset = r.number+1, s.Chunks+1, s.Raw+int64(r.source), r.end()
 		return true
 	})
 	if len(s.Message) == len(b) {
 		h.First, h.Offset, h.Streams = l.after()
-		s.Next = h.First
+		s.Next, s.Offset = h.First, h.Offset
 		s.Message = wire.AppendOutputHeader(s.Message, &h)
 	}
 	return s
@@ -53,6 +54,10 @@ func (l *Log) TailFrom(from, most int64, size int) int64 {
 	most = max(most-(most/int64(size)+2)*wire.MaxOutputHeader, 0)
 	l.mu.Lock()
 	next := l.next
+	if l.total+next*wire.OutputOverhead <= most {
+		l.mu.Unlock()
+		return from
+	}
 	from = max(from, l.cursorAt(max(l.total-most, 0)), next-most/wire.OutputOverhead)
 	l.mu.Unlock()
 	sum := int64(0)
@@ -74,6 +79,7 @@ func (l *Log) TailFrom(from, most int64, size int) int64 {
 // each gives fn the records that are kept from a number on, until it returns false. Of
 // what is in memory it copies about want bytes at a time.
 func (l *Log) each(from, want int64, fn func(*record) bool) {
+	want = max(want, 1) // or there would be no progress
 	var buf []byte
 	for {
 		c := l.load(from, 0, want, buf)

@@ -72,6 +72,15 @@ type OutputMessage struct {
 // Next is the number that the chunk behind the message has.
 func (m *OutputMessage) Next() int64 { return m.First + int64(len(m.Chunks)) }
 
+// NextOffset is the raw offset of that chunk.
+func (m *OutputMessage) NextOffset() int64 {
+	n := m.Offset
+	for i := range m.Chunks {
+		n += int64(m.Chunks[i].Source)
+	}
+	return n
+}
+
 // AppendOutputHeader begins a message at the end of b.
 func AppendOutputHeader(b []byte, h *OutputHeader) []byte {
 	le := binary.LittleEndian

@@ -74,6 +74,9 @@ func TestOutputGoldenBytes(t *testing.T) {
 		if back.Next() != m.First+int64(len(m.Chunks)) {
 			t.Errorf("%s: next is %d", name, back.Next())
 		}
+		if n := back.NextOffset(); name == "last" && n != 1_000_005 || name == "first" && n != 9 || name == "end" && n != 9 {
+			t.Errorf("%s: the next offset is %d", name, n)
+		}
 	}
 }
 

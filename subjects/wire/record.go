@@ -41,6 +41,8 @@ type ExecutionRecord struct {
 	ExecutionID string  `json:"execution_id"`
 	RequestHash string  `json:"request_hash"`
 	Receipt     Receipt `json:"receipt"`
+	// ShipBytes as the command asked for; 0 the worker's.
+	ShipBytes int64 `json:"ship_bytes,omitempty"`
 }
 
 // ProcessRecord is the stored process, keyed by process id: its owner and a pointer
