@@ -116,9 +116,23 @@ func TestKilledWorkersLoseNothing(t *testing.T) {
 	if testing.Short() {
 		total = 100 << 20
 	}
-	out := killWorkers(t, "pipe", total)
-	var rest [3][]byte
-	var count [3]uint64
+	checkCounts(t, killWorkers(t, "pipe", total), total)
+}
+
+func TestKilledWorkersLoseNothingOfDescriptors(t *testing.T) {
+	total := int64(200 << 20)
+	if testing.Short() {
+		total = 50 << 20
+	}
+	checkCounts(t, killWorkers(t, "fds", total), total)
+}
+
+// checkCounts reads what produce wrote: each stream by itself, nothing missing, nothing
+// twice.
+func checkCounts(t *testing.T, out string, total int64) {
+	t.Helper()
+	var rest [wire.LastStream + 1][]byte
+	var count [wire.LastStream + 1]uint64
 	got := each(t, out, func(stream wire.Stream, data []byte) {
 		b := append(rest[stream], data...)
 		for ; len(b) >= 8; b = b[8:] {

@@ -65,7 +65,7 @@ func spawns(t *testing.T) int {
 	if n, err := strconv.Atoi(os.Getenv("LIMPET_SPAWNS")); err == nil {
 		return n // 10000 takes a minute or two
 	}
-	return 500
+	return 1000
 }
 
 // Nothing is left of commands that were released, whatever their kind and end.
@@ -102,6 +102,9 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		after.threads > before.threads+4 || after.threads > 24 || after.zombies > 0 {
 		t.Errorf("keeper: %+v, before %+v", after, before)
 	}
+	if n := holding(t, pid, "limpet-state") + holding(t, pid, "limpet-input"); n != 0 {
+		t.Errorf("keeper: %d files of commands that are forgotten", n)
+	}
 	if now := descriptors(t); now > fds+4 {
 		t.Errorf("worker: %d descriptors, before %d", now, fds)
 	}
@@ -130,6 +133,13 @@ func one(t *testing.T, c *Client, ev *events, i int) {
 		s.TTY = &wire.WindowSize{Rows: 5, Cols: 5}
 	}
 	s.Stdin = i%5 == 0
+	s.CaptureState = i%4 == 0
+	if i%3 == 0 && s.TTY == nil {
+		s.Descriptors = []wire.Descriptor{
+			{Number: 3, Output: true}, {Number: 64, Output: true}, {Number: 30, Input: []byte("input")},
+		}
+		s.Argv[2] = "echo three >&3; cat <&30 >&64; " + s.Argv[2]
+	}
 	if i%11 == 0 {
 		s.Timeout = 30 * time.Millisecond
 	}

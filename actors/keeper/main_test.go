@@ -154,7 +154,7 @@ func attach(t testing.TB, dir string, e uint64) (*Client, *events, []*Process) {
 type record struct {
 	mu     sync.Mutex
 	chunks []Chunk
-	data   [3][]byte // by stream
+	data   [wire.LastStream + 1][]byte // by stream
 	raw    int64
 	trim   func(int64)
 	err    error

@@ -19,7 +19,7 @@ import (
 // files, note the exit, release. Whatever it has written survives kill -9, and the
 // next one goes on from there.
 //
-//	worker DIR E OUT pipe|tty BYTES
+//	worker DIR E OUT pipe|tty|fds BYTES
 func workerMain(args []string) int {
 	if err := work(args); err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
@@ -61,6 +61,11 @@ func work(args []string) error {
 		if args[3] == "tty" {
 			s.TTY = &wire.WindowSize{Rows: 24, Cols: 80}
 		}
+		if args[3] == "fds" {
+			for _, n := range extraStreams {
+				s.Descriptors = append(s.Descriptors, wire.Descriptor{Number: int(n), Output: true})
+			}
+		}
 		if p, err = c.Spawn(ctx, s); err != nil {
 			return err
 		}
@@ -90,7 +95,11 @@ type fileSink struct {
 	process     *Process
 	data, index *os.File
 	count       int64 // whole lines in index
+	asked       bool
 }
+
+// extraStreams are what a producer of kind fds writes to beside stdout and stderr.
+var extraStreams = []wire.Stream{3, 40, wire.LastStream}
 
 const lineBytes = 4 * 8
 
@@ -119,7 +128,41 @@ func (s *fileSink) line(c Chunk) []byte {
 	return binary.BigEndian.AppendUint64(b, crc64.Checksum(c.Data, crcTable))
 }
 
+// before checks what the first chunk says of the descriptors against the index.
+func (s *fileSink) before(c Chunk) error {
+	s.asked = true
+	b := make([]byte, c.Number*lineBytes)
+	if _, err := s.index.ReadAt(b, 0); err != nil {
+		return err
+	}
+	var sum [wire.LastStream + 1]int64
+	for ; len(b) > 0; b = b[lineBytes:] {
+		about := binary.BigEndian.Uint64(b[8:])
+		sum[about>>32] += int64(uint32(about))
+	}
+	for _, d := range c.Descriptors {
+		if sum[d.Number] != d.Bytes || d.Bytes == 0 {
+			return fmt.Errorf("chunk %d says %d bytes of fd%d before it, there were %d", c.Number, d.Bytes, d.Number, sum[d.Number])
+		}
+		sum[d.Number] = 0
+	}
+	for _, n := range extraStreams {
+		if sum[n] != 0 {
+			return fmt.Errorf("chunk %d says nothing of the %d bytes of %v before it", c.Number, sum[n], n)
+		}
+	}
+	return nil
+}
+
 func (s *fileSink) Append(c Chunk) error {
+	switch {
+	case s.asked && c.Descriptors != nil:
+		return fmt.Errorf("chunk %d is not the first and says %v", c.Number, c.Descriptors)
+	case !s.asked && c.Number <= s.count:
+		if err := s.before(c); err != nil {
+			return err
+		}
+	}
 	line := s.line(c)
 	if c.Number < s.count {
 		was := make([]byte, lineBytes)
@@ -150,8 +193,8 @@ func (s *fileSink) Append(c Chunk) error {
 	return nil
 }
 
-// produce writes n bytes, alternating between stdout and stderr in runs of random
-// length, each stream a count of its own; on a terminal, lines of text.
+// produce writes n bytes, alternating between its streams in runs of random length, each
+// stream a count of its own; on a terminal, lines of text.
 func produce(kind string, n int64) error {
 	if kind == "tty" {
 		w := bufio.NewWriterSize(os.Stdout, 4096)
@@ -160,17 +203,25 @@ func produce(kind string, n int64) error {
 		}
 		return w.Flush()
 	}
-	count := [2]uint64{}
+	streams := []wire.Stream{wire.Stdout, wire.Stderr}
+	if kind == "fds" {
+		streams = append(streams, extraStreams...)
+	}
+	files := make([]*os.File, len(streams))
+	for i, s := range streams {
+		files[i] = os.NewFile(uintptr(s), s.String())
+	}
+	count := make([]uint64, len(streams))
 	buf := make([]byte, 0, 64<<10)
 	for n > 0 {
-		which := rand.IntN(2)
+		which := rand.IntN(len(streams))
 		size := min(n, 8*(1+rand.Int64N(8000)))
 		buf = buf[:0]
 		for i := int64(0); i < size; i += 8 {
 			buf = binary.BigEndian.AppendUint64(buf, count[which])
 			count[which]++
 		}
-		if _, err := [2]*os.File{os.Stdout, os.Stderr}[which].Write(buf); err != nil {
+		if _, err := files[which].Write(buf); err != nil {
 			return err
 		}
 		n -= size

@@ -63,29 +63,32 @@ func (c *Child) open(s *Spec, null *os.File) (_ files, err error) {
 		}
 		fd := f.keep(slave)
 		f.child = [3]uintptr{fd, fd, fd}
-		return f, nil
-	}
-	f.child[0] = null.Fd()
-	if s.Stdin {
-		if c.Stdin, f.child[0], err = f.pipe(true, "stdin"); err != nil {
-			return f, &StartError{Kind: StartOther, Err: err}
-		}
-	}
-	if c.Stdout, f.child[1], err = f.pipe(false, "stdout"); err != nil {
+	} else if err = c.openPipes(s, &f, null); err != nil {
 		return f, &StartError{Kind: StartOther, Err: err}
 	}
-	f.child[2] = f.child[1]
-	if !s.Merged {
-		if c.Stderr, f.child[2], err = f.pipe(false, "stderr"); err != nil {
-			return f, &StartError{Kind: StartOther, Err: err}
-		}
-	}
 	if len(s.Descriptors) > 0 || s.State {
-		if err := c.openExtra(s, &f); err != nil {
+		if err = c.openExtra(s, &f); err != nil {
 			return f, &StartError{Kind: StartOther, Err: err}
 		}
 	}
 	return f, nil
+}
+
+func (c *Child) openPipes(s *Spec, f *files, null *os.File) (err error) {
+	f.child[0] = null.Fd()
+	if s.Stdin {
+		if c.Stdin, f.child[0], err = f.pipe(true, "stdin"); err != nil {
+			return err
+		}
+	}
+	if c.Stdout, f.child[1], err = f.pipe(false, "stdout"); err != nil {
+		return err
+	}
+	f.child[2] = f.child[1]
+	if !s.Merged {
+		c.Stderr, f.child[2], err = f.pipe(false, "stderr")
+	}
+	return err
 }
 
 // pipe makes a pipe whose parent end (the write end when write is set) does not block.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
 var leakStarts = flag.Int("starts", 500, "starts of the leak test; 10000 for the long form")
@@ -84,7 +86,7 @@ func TestLeaks(t *testing.T) {
 			callers.Go(func() {
 				for i := range *leakStarts / 4 {
 					s := bash(t, "exit 0")
-					switch (i + caller) % 8 {
+					switch (i + caller) % 9 {
 					case 1:
 						s.TTY = &Size{}
 					case 2:
@@ -97,6 +99,10 @@ func TestLeaks(t *testing.T) {
 						s.Dir = "/no/such/directory"
 					case 6:
 						s.Merged, s.Stdin = true, true
+					case 7:
+						s = bash(t, "cat <&64 >&3; echo state >&65")
+						s.Descriptors = []wire.Descriptor{{Number: 3, Output: true}, {Number: 64, Input: []byte("x")}}
+						s.State = true
 					}
 					c, err := f.Start(s)
 					if err != nil {

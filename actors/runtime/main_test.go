@@ -132,6 +132,7 @@ type running struct {
 	*Child
 	t           testing.TB
 	out, errOut buffer
+	extra       map[int]*buffer // of the captured descriptors
 	streams     sync.WaitGroup
 }
 
@@ -166,7 +167,12 @@ func start(t testing.TB, f *Forker, s Spec) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &running{Child: c, t: t}
+	r := &running{Child: c, t: t, extra: map[int]*buffer{}}
+	for _, o := range c.Outputs {
+		into := new(buffer)
+		r.extra[o.Number] = into
+		r.streams.Go(func() { _, _ = io.Copy(into, o.File) }) // as below
+	}
 	for file, into := range map[*os.File]*buffer{c.Stdout: &r.out, c.Stderr: &r.errOut, c.Master: &r.out} {
 		if file != nil {
 			r.streams.Go(func() { _, _ = io.Copy(into, file) }) // ends at end of file or Close

@@ -48,6 +48,55 @@ func TestShellText(t *testing.T) {
 	}
 }
 
+// TestLoginShell: it reads the profile, and its text is a text, whatever it starts with.
+func TestLoginShell(t *testing.T) {
+	home := t.TempDir()
+	if err := os.WriteFile(filepath.Join(home, ".profile"), []byte("echo profile\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, shell := range []string{"bash", "sh"} {
+		for text, want := range map[string]string{
+			"echo plain":     "plain\n",
+			"-e 2>/dev/null": "",
+			"--version":      "",
+		} {
+			for _, login := range []bool{false, true} {
+				var shells Shells
+				argv, err := shells.Argv(ShellText{Shell: shell, Login: login, Text: text})
+				if err != nil {
+					t.Fatal(err)
+				}
+				cmd := exec.Command(argv[0], argv[1:]...)
+				cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
+				out, _ := cmd.Output() // some texts are no commands
+				expect := want
+				if login {
+					expect = "profile\n" + want
+				}
+				if !strings.HasSuffix(string(out), expect) || strings.Contains(string(out), "profile") != login {
+					t.Errorf("%s, login %v: %q printed %q", shell, login, text, out)
+				}
+			}
+		}
+	}
+}
+
+func TestShellArguments(t *testing.T) {
+	for _, shell := range []string{"bash", "sh"} {
+		for _, login := range []bool{false, true} {
+			argv, err := ShellArgv(ShellText{Shell: shell, Login: login, Text: `printf '<%s>' "$0" "$@"`, Args: []string{"name", "-e text", "", "$0"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(argv[0], argv[1:]...)
+			cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+			if out, err := cmd.Output(); !strings.HasSuffix(string(out), "<name><-e text><><$0>") || err != nil {
+				t.Errorf("%q printed %q, %v", argv, out, err)
+			}
+		}
+	}
+}
+
 func TestShellMissing(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(plain, nil, 0o644); err != nil {

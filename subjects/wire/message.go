@@ -211,7 +211,7 @@ type Read struct {
 	View     View `json:"view,omitempty"` // default text
 	// WaitMS waits for output past the cursor or the end, 0..60,000.
 	WaitMS int64 `json:"wait_ms,omitempty"`
-	// Stream limits the page to "stdout" or "stderr".
+	// Stream limits the page to one stream: "stdout", "stderr", or "fd3" to "fd64".
 	Stream string `json:"stream,omitempty"`
 }
 

@@ -58,6 +58,7 @@ func (c *checks) command(m *Command) {
 	if m.TTY != nil && m.Streams == StreamsSeparate {
 		c.fail("streams", "a terminal has one stream; leave streams out, or tty")
 	}
+	c.descriptors(m)
 	c.limit("timeout_ms", m.TimeoutMS, -1, MaxTimeoutMS)
 	c.limit("idle_timeout_ms", m.IdleTimeoutMS, 0, MaxTimeoutMS)
 	c.limit("grace_ms", m.GraceMS, 0, MaxGraceMS)
@@ -77,9 +78,9 @@ func (c *checks) program(m *Command) {
 		c.fail("text", "argv is given too; give one of both")
 	case len(m.Argv) > 0:
 		c.argv(m.Argv)
-		if m.Shell != "" {
-			c.fail("shell", "argv runs without a shell; leave shell out, or give text instead of argv")
-		}
+		c.onlyWithText("shell", m.Shell != "")
+		c.onlyWithText("login", m.Login)
+		c.onlyWithText("capture_state", m.CaptureState)
 	case m.Text == "":
 		c.fail("text", "missing; give text (for a shell) or argv (a program and its arguments)")
 	default:
@@ -89,6 +90,38 @@ func (c *checks) program(m *Command) {
 		}
 	}
 	c.shell("shell", m.Shell)
+}
+
+func (c *checks) onlyWithText(name string, set bool) {
+	if set {
+		c.fail(name, "argv runs without a shell; leave %s out, or give text instead of argv", name)
+	}
+}
+
+// descriptors checks the extra descriptors.
+func (c *checks) descriptors(m *Command) {
+	if len(m.Descriptors) > 0 && m.TTY != nil {
+		c.fail("descriptors", "a command at a terminal has none beside it; leave descriptors out, or tty")
+	}
+	var seen [MaxDescriptor + 1]bool
+	for i := range m.Descriptors {
+		d := &m.Descriptors[i]
+		at := fmt.Sprintf("descriptors[%d]", i)
+		switch {
+		case d.Number < MinDescriptor || d.Number > MaxDescriptor:
+			c.fail(at+".number", "%d is not within %d..%d", d.Number, MinDescriptor, MaxDescriptor)
+			return
+		case seen[d.Number]:
+			c.fail(at+".number", "%d is there twice", d.Number)
+		case d.Output && len(d.Input) > 0:
+			c.fail(at+".input", "output is given too; give one of both")
+		case !d.Output && len(d.Input) == 0:
+			c.fail(at+".input", "missing; give input, the bytes to read, or output: true")
+		case len(d.Input) > MaxInputBytes:
+			c.fail(at+".input", "%s bytes; at most %s. Use a file", group(int64(len(d.Input))), group(MaxInputBytes))
+		}
+		seen[d.Number] = true
+	}
 }
 
 // shell checks the name of a shell.
@@ -129,11 +162,8 @@ func (c *checks) argument(name, s string) {
 
 // later refuses the fields of later versions.
 func (c *checks) later(m *Command) {
-	c.notBuilt("login", m.Login)
 	c.notBuilt("access", m.Access != nil)
 	c.notBuilt("question_ids", len(m.QuestionIDs) > 0)
-	c.notBuilt("descriptors", len(m.Descriptors) > 0)
-	c.notBuilt("capture_state", m.CaptureState)
 	if m.Confinement != "" && m.Confinement != ConfinementNone {
 		c.refuse(CodeNotBuilt, "confinement", "%s is not built yet; leave it out or say %q", quote(m.Confinement), ConfinementNone)
 	}

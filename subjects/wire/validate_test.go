@@ -265,11 +265,8 @@ func manyLabels(n int) map[string]string {
 
 func TestWhatIsNotBuiltIsRefusedByName(t *testing.T) {
 	for field, change := range map[string]func(*Command){
-		"command.login":         func(c *Command) { c.Login = true },
 		"command.access":        func(c *Command) { c.Access = &Access{} },
 		"command.question_ids":  func(c *Command) { c.QuestionIDs = []string{"q"} },
-		"command.descriptors":   func(c *Command) { c.Descriptors = []Descriptor{{Number: 3}} },
-		"command.capture_state": func(c *Command) { c.CaptureState = true },
 		"command.env[0].secret": func(c *Command) { c.Env = []EnvVar{{Name: "A", Secret: "s"}} },
 		"command.confinement":   func(c *Command) { c.Confinement = "workspace" },
 	} {

@@ -143,4 +143,8 @@ func (c *checks) pattern(p, hint string) {
 }
 
 // stream checks the name of a stream.
-func (c *checks) stream(s string) { oneOf(c, "stream", s, Stdout.String(), Stderr.String()) }
+func (c *checks) stream(s string) {
+	if _, ok := ParseStream(s); !ok && s != "" {
+		c.fail("stream", "%s is none of stdout, stderr, fd%d to fd%d", quote(s), MinDescriptor, MaxDescriptor)
+	}
+}
