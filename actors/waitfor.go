@@ -77,6 +77,9 @@ func (p *process) watch(r request, m *wire.WaitFor) (res *wire.ProcessWait, err 
 		return nil, err
 	}
 	res.Receipt = p.seen()
+	if p.ctx.Err() != nil && res.Receipt.State.Terminal() {
+		res.Ended = true // and its output may be gone with the actor
+	}
 	hasEnded(m.For, res)
 	return res, nil
 }
