@@ -185,8 +185,9 @@ func (p *process) hears(ctx context.Context, log *output.Log, cursor int64) bool
 
 // awaitQuiet waits for a time without output.
 func (p *process) awaitQuiet(ctx context.Context, m *wire.WaitFor, res *wire.ProcessWait) {
+	before := time.Duration(m.WaitedMS) * time.Millisecond
 	from := int64(0)
-	if log := p.logRef.Load(); log != nil {
+	if log := p.logRef.Load(); log != nil && before == 0 {
 		from = log.Next() // what came before the call does not count
 	}
 	log := p.begun(ctx)
@@ -196,7 +197,10 @@ func (p *process) awaitQuiet(ctx context.Context, m *wire.WaitFor, res *wire.Pro
 	}
 	stream, _ := wire.ParseStream(m.Stream)
 	limit := time.Duration(m.QuietMS) * time.Millisecond
-	since := time.Now()
+	since := time.Now().Add(-before)
+	if at := p.snap.Load().StartedAt; before > 0 && at != nil && at.After(since) {
+		since = *at
+	}
 	t := stopped()
 	defer t.Stop()
 	for {

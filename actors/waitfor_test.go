@@ -297,6 +297,27 @@ func TestWaitForQuiet(t *testing.T) {
 	})
 }
 
+// A quiet that is longer than one call is waited for in several.
+func TestWaitForQuietInPieces(t *testing.T) {
+	inBubble(t, func(w *world) {
+		r, child := w.started(text("x"))
+		time.Sleep(time.Minute)
+		piece := func(waited int64) *wire.ProcessWait {
+			return one(w.asks(r.Process, wire.WaitFor{For: "quiet", QuietMS: 2500, WaitMS: 1000, WaitedMS: waited}))
+		}
+		wantWait(t, piece(0), false, false)
+		wantWait(t, piece(1000), false, false)
+		wantWait(t, piece(2000), true, false)
+		wantTime(t, "quiet", w.after(), time.Minute+2500*time.Millisecond)
+		child.says("x")
+		synctest.Wait()
+		wantWait(t, piece(3000), false, false)
+		wantWait(t, piece(4000), false, false)
+		wantWait(t, piece(5000), true, false)
+		wantTime(t, "quiet again", w.after(), time.Minute+5*time.Second)
+	})
+}
+
 func TestWaitForFile(t *testing.T) {
 	dir := t.TempDir()
 	inBubble(t, func(w *world) {

@@ -83,11 +83,15 @@ func (c *Client) WaitFor(ctx context.Context, m wire.WaitFor) (*wire.Waited, err
 	if m.WaitMS == 0 {
 		m.WaitMS = wire.DefaultWaitForMS
 	}
-	until := time.Now().Add(time.Duration(m.WaitMS) * time.Millisecond)
+	began := time.Now()
+	until := began.Add(time.Duration(m.WaitMS) * time.Millisecond)
 	for {
 		piece := m
 		piece.WaitMS = max(1, min(time.Until(until), c.piece()).Milliseconds())
 		sent := time.Now()
+		if m.For == "quiet" { // which may be longer than one request
+			piece.WaitedMS = min(m.WaitedMS+sent.Sub(began).Milliseconds(), wire.MaxWaitMS)
+		}
 		w, err := call[wire.Waited](ctx, c, wire.VerbWaitFor, &piece, retryAlways, c.limitFor(piece.WaitMS))
 		if err != nil || w.Met || w.Over() || !time.Now().Before(until) {
 			return w, err

@@ -252,6 +252,9 @@ type WaitFor struct {
 	Path string `json:"path,omitempty"`
 	// QuietMS without output, 1..600,000; for "quiet".
 	QuietMS int64 `json:"quiet_ms,omitempty"`
+	// WaitedMS, 0..600,000, is how long the caller has waited for it already, in calls
+	// before this one: quiet counts from the first of them.
+	WaitedMS int64 `json:"waited_ms,omitempty"`
 	// WaitMS 0..600,000; 0 means 30,000.
 	WaitMS int64 `json:"wait_ms,omitempty"`
 }

@@ -189,6 +189,8 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 		"wait_for two positions":   {&WaitFor{ProcessRef: process, For: "pattern", Pattern: "a", Cursor: new(int64(1)), Offset: new(int64(1))}, "offset", "one of both"},
 		"wait_for bad offset":      {&WaitFor{ProcessRef: process, For: "pattern", Pattern: "a", Offset: new(int64(-1))}, "offset", "0.."},
 		"wait_for stray offset":    {&WaitFor{ProcessRef: process, For: "file", Path: "x", Offset: new(int64(1))}, "offset", "for: pattern"},
+		"wait_for stray waited":    {&WaitFor{ProcessRef: process, For: "exit", WaitedMS: 1}, "waited_ms", "for: quiet"},
+		"wait_for long waited":     {&WaitFor{ProcessRef: process, For: "quiet", QuietMS: 1, WaitedMS: 600_001}, "waited_ms", "600,000"},
 		"wait_for stray cursor":    {&WaitFor{ProcessRef: process, For: "exit", Cursor: new(int64(1))}, "cursor", "for: pattern"},
 		"wait_for port":            {&WaitFor{ProcessRef: process, For: "port", Port: 65_536}, "port", "65,535"},
 		"wait_for stray port":      {&WaitFor{ProcessRef: process, For: "file", Port: 80, Path: "x"}, "port", "for: port"},

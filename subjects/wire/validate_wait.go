@@ -36,6 +36,7 @@ func (m *WaitFor) Validate() error {
 		{"port", "port", m.Port != 0, true},
 		{"path", "file", m.Path != "", true},
 		{"quiet_ms", "quiet", m.QuietMS != 0, true},
+		{"waited_ms", "quiet", m.WaitedMS != 0, false},
 		{"cursor", "pattern", m.Cursor != nil, false},
 		{"offset", "pattern", m.Offset != nil, false},
 	} {
@@ -57,6 +58,7 @@ func (m *WaitFor) Validate() error {
 	c.between("port", int64(m.Port), 0, 65_535)
 	c.text("path", m.Path, MaxPath)
 	c.limit("quiet_ms", m.QuietMS, 0, MaxQuietMS)
+	c.limit("waited_ms", m.WaitedMS, 0, MaxWaitMS)
 	c.limit("wait_ms", m.WaitMS, 0, MaxWaitMS)
 	return c.result()
 }
