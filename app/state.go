@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/limpet-sh/limpet/subjects"
@@ -109,7 +110,21 @@ func Discover(s State) (*Discovery, error) {
 		return nil, fmt.Errorf("%w in %s (its last up, process %d, has ended); start it with: limpet up --state %s", ErrNotUp, s, d.PID, s)
 	}
 	_ = c.Close()
+	if pid := s.ownerPID(); pid != 0 && pid != d.PID {
+		return nil, fmt.Errorf("%w in %s yet: process %d is just starting", ErrNotUp, s, pid)
+	}
 	return &d, nil
+}
+
+// ownerPID is what the owner wrote into its lock; 0 where that cannot be read. It may
+// have ended.
+func (s State) ownerPID() int {
+	b, err := os.ReadFile(s.storeLock())
+	if err != nil {
+		return 0
+	}
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	return pid
 }
 
 // Ended tells whether the up that was found in s has ended in order, and its processes

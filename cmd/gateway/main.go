@@ -81,6 +81,7 @@ func parse(args []string) (*flags, error) {
 }
 
 func run() error {
+	app.PassNothingOn()
 	f, err := parse(os.Args[1:])
 	if err != nil {
 		return err

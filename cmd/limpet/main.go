@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/limpet-sh/limpet/actors/keeper"
+	"github.com/limpet-sh/limpet/app"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -22,6 +23,7 @@ func main() {
 }
 
 func run() error {
+	app.PassNothingOn()
 	ctx, again, stop := interrupted(context.Background())
 	defer stop()
 	// A closed stdout shall be an error of the write, which ends the command too

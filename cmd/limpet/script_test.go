@@ -60,14 +60,17 @@ func setup(e *testscript.Env) error {
 	e.Setenv("HOME", e.WorkDir)
 	e.Setenv("LANG", "C.UTF-8")
 	e.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // a second for each command otherwise
-	e.Defer(func() {                                             // a script that failed may leave them
-		for _, part := range []string{"worker", "keeper"} {
-			if pid := partPID(state, part); pid > 0 && alive(pid) {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
-	})
+	e.Defer(func() { killParts(state) })                         // a script that failed may leave them
 	return nil
+}
+
+// killParts ends what a test that failed left running in a state directory.
+func killParts(state string) {
+	for _, part := range []string{"up", "worker", "keeper"} {
+		if pid := partPID(state, part); pid > 0 && alive(pid) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
 }
 
 // partPID of what is up in a state directory; 0 where it is not.

@@ -28,6 +28,7 @@ func main() {
 }
 
 func run() error {
+	app.PassNothingOn()
 	host, _ := os.Hostname()
 	fs := pflag.NewFlagSet("worker", pflag.ContinueOnError)
 	var o app.WorkerOptions
