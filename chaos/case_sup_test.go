@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -169,7 +170,7 @@ func TestCaseSupervisorWorkerKilled(t *testing.T) {
 		before, out := a.status(t, id), a.output(t, id)
 		kill(t)
 		after := a.status(t, id)
-		if after.State != before.State || value(after.ExitCode) != 3 || !after.EndedAt.Equal(*before.EndedAt) || after.Output != before.Output || a.output(t, id) != out {
+		if after.State != before.State || value(after.ExitCode) != 3 || !after.EndedAt.Equal(*before.EndedAt) || !reflect.DeepEqual(after.Output, before.Output) || a.output(t, id) != out {
 			t.Errorf("%+v\n%+v, %q", before, after, a.output(t, id))
 		}
 	})
