@@ -27,7 +27,7 @@ var layers = map[string][]string{
 	"registry":                           {"subjects", "subjects/wire", "subjects/bus"},
 	"observer":                           {"subjects", "subjects/wire", "subjects/bus"},
 	"client":                             {"subjects", "subjects/wire", "subjects/bus"},
-	"gateway":                            {"subjects", "subjects/wire", "subjects/bus", "registry", "observer"},
+	"gateway":                            {"subjects", "subjects/wire", "subjects/bus", "registry", "observer", "actors/output"},
 	"gateway/mcp":                        {"subjects", "subjects/wire", "client", "actors/output"},
 	"actors": {
 		"subjects", "subjects/wire", "subjects/bus", "registry", "observer", "safety",

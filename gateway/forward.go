@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -12,11 +11,27 @@ import (
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
-// address is the part of a message that says whom it is for. Everything else in it is
-// for the worker to judge.
+// address is the part of a message that says whom it is for, and whether it may be sent
+// again. Everything else in it is for the worker to judge.
 type address struct {
 	wire.SessionRef
 	wire.ProcessRef
+	ExecutionID string `json:"execution_id,omitempty"`
+	Offset      *int64 `json:"offset,omitempty"`
+}
+
+// repeatable reports whether a request that was done and not answered may be sent again:
+// section 7 of the protocol.
+func (a *address) repeatable(verb string) bool {
+	switch verb {
+	case wire.VerbStart, wire.VerbRun:
+		return a.ExecutionID != ""
+	case wire.VerbWrite:
+		return a.Offset != nil
+	case wire.VerbSignal, wire.VerbOpen: // an open without a name makes a session each time
+		return false
+	}
+	return true
 }
 
 // session is where a session lives; it never moves.
@@ -41,49 +56,75 @@ func (c *call) header() bus.Header {
 	return h
 }
 
+// tries bounds how often one request is sent to a worker that starts again and again.
+const tries = 8
+
 // ask sends the request to a worker and returns its answer. subject builds the address
 // for an incarnation. When nobody answers there, the worker may have started again: the
-// boots are read and the newer incarnation is asked. bus.ErrNoResponders: nobody has
-// seen the request.
-func (g *Gateway) ask(ctx context.Context, c *call, worker string, data []byte, subject func(e uint64) string) ([]byte, error) {
+// boots are read and the newer incarnation is asked. One that went away while it had the
+// request is asked again at its new address, if the request may be repeated.
+// bus.ErrNoResponders: nobody has it, and nobody has done it but where that is harmless.
+func (g *Gateway) ask(ctx context.Context, c *call, a *address, worker string, data []byte, subject func(e uint64) string) ([]byte, error) {
+	leave, err := g.workers.enter(c.tenant, worker)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	asked := time.Now()
 	e, err := g.workers.current(ctx, worker)
 	if err != nil {
 		return nil, noRecords(err)
 	}
-	if e != 0 {
-		reply, err := g.askOne(ctx, c, worker, e, data, subject(e))
-		if !errors.Is(err, bus.ErrNoResponders) {
-			return reply, err
+	for range tries {
+		again := false // at the same address
+		if e != 0 {
+			reply, err := g.askOne(ctx, c, worker, e, data, subject(e))
+			again = errors.Is(err, errWent) && a.repeatable(c.verb)
+			if !again && !errors.Is(err, bus.ErrNoResponders) {
+				return reply, went(err, worker)
+			}
+			if again {
+				asked = time.Now()
+			}
 		}
+		if err := g.workers.refresh(ctx, asked); err != nil {
+			return nil, noRecords(err)
+		}
+		now := g.workers.incarnation(worker)
+		if now == 0 || now == e && !again {
+			return nil, bus.ErrNoResponders
+		}
+		e = now
 	}
-	if err := g.workers.refresh(ctx, asked); err != nil {
-		return nil, noRecords(err)
-	}
-	now := g.workers.incarnation(worker)
-	if now == 0 || now == e {
-		return nil, bus.ErrNoResponders
-	}
-	return g.askOne(ctx, c, worker, now, data, subject(now))
+	return nil, bus.ErrNoResponders
 }
 
-// askOne asks one incarnation, as long as it is the worker's newest.
+// askOne asks one incarnation, as long as it is there and the worker's newest. errWent:
+// it had the request when it went away.
 func (g *Gateway) askOne(ctx context.Context, c *call, worker string, e uint64, data []byte, subject string) ([]byte, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer g.workers.watch(worker, e, func() { cancel(errSuperseded) })()
+	defer g.workers.watch(worker, e, func() { cancel(errWent) })()
 	m, err := g.conn.Request(ctx, subject, c.header(), data)
 	if err == nil {
 		return m.Data, nil
 	}
-	if errors.Is(context.Cause(ctx), errSuperseded) {
-		return nil, &wire.Error{
-			Code:    wire.CodeUnreachable,
-			Message: "the worker ended while it had the request; whether it was done is not known; section 7 of the protocol says what may be sent again",
-			Details: map[string]any{"reached": true, "worker": worker},
-		}
+	if errors.Is(context.Cause(ctx), errWent) {
+		return nil, errWent
 	}
 	return nil, err
+}
+
+// went says that a worker went away while it had a request.
+func went(err error, worker string) error {
+	if !errors.Is(err, errWent) {
+		return err
+	}
+	return &wire.Error{
+		Code:    wire.CodeUnreachable,
+		Message: "the worker ended while it had the request; whether it was done is not known; section 7 of the protocol says what may be sent again",
+		Details: map[string]any{"owner": wire.OwnerUnreachable, "reached": true, "worker": worker},
+	}
 }
 
 // noRecords is the answer when the store cannot be read: not to be taken for the
@@ -97,7 +138,7 @@ func noRecords(err error) error {
 
 // noWorker says that a request reached nobody, so that it is safe to send it again.
 func noWorker(what string, details map[string]any) *wire.Error {
-	details["reached"] = false
+	details["owner"], details["reached"] = wire.OwnerUnreachable, false
 	return &wire.Error{
 		Code:    wire.CodeUnreachable,
 		Message: "the worker of this " + what + " does not answer; the request reached nobody; try again",
@@ -122,8 +163,8 @@ func (g *Gateway) toSession(ctx context.Context, c *call) ([]byte, error) {
 		}
 		g.sessions.put(key, s)
 	}
-	reply, err := g.askSession(ctx, c, s)
-	if err == nil && known && saysNoSession(c.ContentType(), reply) {
+	reply, err := g.askSession(ctx, c, &a, s)
+	if err == nil && known && says(c.ContentType(), reply, wire.CodeNotFound, wire.CodeSessionClosed) {
 		// The name may stand for a newer session than the one remembered.
 		g.sessions.drop(key)
 		now, ferr := g.findSession(ctx, c, a.SessionRef)
@@ -132,7 +173,7 @@ func (g *Gateway) toSession(ctx context.Context, c *call) ([]byte, error) {
 		}
 		if now != s {
 			g.sessions.put(key, now)
-			reply, err = g.askSession(ctx, c, now)
+			reply, err = g.askSession(ctx, c, &a, now)
 		}
 	}
 	if c.verb == wire.VerbClose {
@@ -162,8 +203,8 @@ func closedAlready(c *call, err error) ([]byte, error) {
 	return nil, err
 }
 
-func (g *Gateway) askSession(ctx context.Context, c *call, s session) ([]byte, error) {
-	return g.ask(ctx, c, s.worker, c.Data, func(e uint64) string {
+func (g *Gateway) askSession(ctx context.Context, c *call, a *address, s session) ([]byte, error) {
+	return g.ask(ctx, c, a, s.worker, c.Data, func(e uint64) string {
 		return g.conn.Root().Session(c.tenant, s.worker, e, s.id, c.verb)
 	})
 }
@@ -209,15 +250,4 @@ func (g *Gateway) findSession(ctx context.Context, c *call, ref wire.SessionRef)
 		}
 	}
 	return session{rec.ID, rec.Worker}, nil
-}
-
-// saysNoSession reports whether an answer refuses a request because its session is not
-// there. The search is cheap, the decoding rare.
-func saysNoSession(contentType string, reply []byte) bool {
-	head := reply[:min(len(reply), 256)]
-	if !bytes.Contains(head, []byte(wire.CodeNotFound)) && !bytes.Contains(head, []byte(wire.CodeSessionClosed)) {
-		return false
-	}
-	_, err := wire.DecodeReply[struct{}](contentType, reply)
-	return errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) || errors.Is(err, &wire.Error{Code: wire.CodeSessionClosed})
 }

@@ -40,6 +40,9 @@ type Config struct {
 	MaxInFlight int
 	// MaxPerTenant bounds those of one tenant; default 1,024.
 	MaxPerTenant int
+	// MaxPerWorker bounds those of one tenant that wait for one worker; default three
+	// quarters of MaxPerTenant, so that a worker that hangs leaves some for the others.
+	MaxPerWorker int
 	// MaxRequest bounds a request that brings no deadline; default 11 min, above the
 	// longest wait.
 	MaxRequest time.Duration
@@ -61,6 +64,7 @@ func (c *Config) validate() error {
 	}
 	def(&c.MaxInFlight, 4096)
 	def(&c.MaxPerTenant, 1024)
+	def(&c.MaxPerWorker, max(1, c.MaxPerTenant*3/4))
 	def(&c.CacheSize, 65_536)
 	if c.MaxRequest == 0 {
 		c.MaxRequest = 11 * time.Minute
@@ -68,8 +72,8 @@ func (c *Config) validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.MaxInFlight < 1 || c.MaxPerTenant < 1 || c.CacheSize < 1 || c.MaxRequest < 0 {
-		return errors.New("config: MaxInFlight, MaxPerTenant, CacheSize and MaxRequest must be positive")
+	if c.MaxInFlight < 1 || c.MaxPerTenant < 1 || c.MaxPerWorker < 1 || c.CacheSize < 1 || c.MaxRequest < 0 {
+		return errors.New("config: MaxInFlight, MaxPerTenant, MaxPerWorker, CacheSize and MaxRequest must be positive")
 	}
 	return nil
 }
@@ -95,6 +99,9 @@ type Gateway struct {
 	sessions *cache[session]
 	procs    *cache[process]
 
+	restoring chan struct{} // a token for each output in memory
+	waits     atomic.Int64  // of wait_for, one a process
+
 	serving  chan struct{} // closed when the api is subscribed
 	inFlight sync.WaitGroup
 	mu       sync.Mutex
@@ -112,9 +119,10 @@ func New(cfg Config) (*Gateway, error) {
 	reg := registry.New(cfg.Conn, "")
 	return &Gateway{
 		cfg: cfg, conn: cfg.Conn, reg: reg, log: cfg.Logger,
-		workers:  newWorkers(reg),
+		workers:  newWorkers(reg, cfg.MaxPerWorker),
 		sessions: newCache[session](cfg.CacheSize), procs: newCache[process](cfg.CacheSize),
-		tenants: make(map[string]int), serving: make(chan struct{}),
+		restoring: make(chan struct{}, restoreAtOnce),
+		tenants:   make(map[string]int), serving: make(chan struct{}),
 	}, nil
 }
 
@@ -133,7 +141,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	close(g.serving)
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watching.Go(func() { g.workers.run(own) }) // ends with own, which is cancelled below
+	watching.Go(func() { g.workers.run(own, g.probe) }) // ends with own, which is cancelled below
 	<-ctx.Done()
 	limit, stop := context.WithTimeout(own, drainTime)
 	defer stop()
@@ -271,7 +279,9 @@ func (g *Gateway) dispatch(ctx context.Context, c *call) ([]byte, error) {
 		return g.list(ctx, c)
 	case wire.VerbClose, wire.VerbPrepare, wire.VerbRun, wire.VerbStart, wire.VerbCancel:
 		return g.toSession(ctx, c)
-	case wire.VerbRead, wire.VerbWait, wire.VerbStatus, wire.VerbWrite, wire.VerbCloseStdin,
+	case wire.VerbWaitFor:
+		return g.waitFor(ctx, c)
+	case wire.VerbRead, wire.VerbSearch, wire.VerbWait, wire.VerbStatus, wire.VerbWrite, wire.VerbCloseStdin,
 		wire.VerbResize, wire.VerbSignal, wire.VerbTerminate:
 		return g.toProcess(ctx, c)
 	}

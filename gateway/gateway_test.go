@@ -199,7 +199,6 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("terminate of what is over: %s", got.State)
 	}
 	for verb, m := range map[string]any{
-		wire.VerbRead:       &wire.Read{Version: 1, ProcessRef: ref("live")},
 		wire.VerbTerminate:  &wire.Terminate{Version: 1, ProcessRef: ref("live")},
 		wire.VerbCloseStdin: &wire.CloseStdin{Version: 1, ProcessRef: ref("live")},
 		wire.VerbRun:        &wire.Run{Version: 1, SessionRef: named("one"), Command: wire.Command{Text: "true"}},
@@ -387,7 +386,7 @@ func TestOverload(t *testing.T) {
 	w.hold = make(chan struct{})
 	w.process("local", "p1", wire.StateRunning)
 	w.process("other", "p2", wire.StateRunning)
-	g := serve(t, s, "g1", func(c *gateway.Config) { c.MaxInFlight, c.MaxPerTenant = 12, 8 })
+	g := serve(t, s, "g1", func(c *gateway.Config) { c.MaxInFlight, c.MaxPerTenant, c.MaxPerWorker = 12, 8, 8 })
 	tenant := connect(t, s, subjects.RoleTenant, "local")
 	other := connect(t, s, subjects.RoleTenant, "other")
 	var waiting sync.WaitGroup

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -89,6 +90,8 @@ type worker struct {
 
 	seen atomic.Int64
 	hold chan struct{} // when not nil, wait is answered after it is closed
+	// own, when not nil, answers instead when it returns true; it must not block.
+	own atomic.Pointer[func(*bus.Request, subjects.Target) bool]
 
 	mu       sync.Mutex
 	sessions map[string]bool   // guarded by mu; ids that are here
@@ -127,6 +130,9 @@ func (w *worker) handle(r *bus.Request) {
 	t, err := w.conn.Root().ParseWorker(r.Subject)
 	if err != nil {
 		w.tb.Error(err)
+		return
+	}
+	if own := w.own.Load(); own != nil && (*own)(r, t) {
 		return
 	}
 	w.mu.Lock()
@@ -196,23 +202,30 @@ func (w *worker) open(r *bus.Request, t subjects.Target) {
 // process records a process as the actors would.
 func (w *worker) process(tenant, id string, state wire.State) {
 	w.tb.Helper()
-	x := "x-" + id
-	_, _, err := w.reg.CreateExecution(w.tb.Context(), tenant, &wire.ExecutionRecord{Version: 1, ExecutionID: x, Receipt: wire.Receipt{
-		Version: 1, Process: id, ExecutionID: x, Tenant: tenant, Worker: w.name, State: state, CreatedAt: time.Now(),
-	}})
+	w.record(wire.Receipt{Process: id, Tenant: tenant, State: state})
+}
+
+// record records a process with a receipt.
+func (w *worker) record(r wire.Receipt) {
+	w.tb.Helper()
+	r.Version, r.ExecutionID, r.Worker, r.CreatedAt = 1, "x-"+r.Process, w.name, time.Now()
+	_, _, err := w.reg.CreateExecution(w.tb.Context(), r.Tenant, &wire.ExecutionRecord{Version: 1, ExecutionID: r.ExecutionID, Receipt: r})
 	if err != nil {
 		w.tb.Fatal(err)
 	}
-	_, err = w.reg.CreateProcess(w.tb.Context(), tenant, &wire.ProcessRecord{
-		Version: 1, Process: id, Tenant: tenant, ExecutionID: x, Worker: w.name, CreatedAt: time.Now(),
+	_, err = w.reg.CreateProcess(w.tb.Context(), r.Tenant, &wire.ProcessRecord{
+		Version: 1, Process: r.Process, Tenant: r.Tenant, Session: r.Session, ExecutionID: r.ExecutionID, Worker: w.name, CreatedAt: r.CreatedAt,
 	}, registry.Live)
 	if err != nil {
 		w.tb.Fatal(err)
 	}
 }
 
+// answers lets f answer in the place of the worker where it returns true.
+func (w *worker) answers(f func(*bus.Request, subjects.Target) bool) { w.own.Store(&f) }
+
 func (w *worker) check(err error) {
-	if err != nil {
+	if err != nil && !errors.Is(err, bus.ErrClosed) { // the test is over
 		w.tb.Error(err)
 	}
 }
@@ -223,6 +236,9 @@ func respond[T any](w *worker, r *bus.Request, result *T) {
 	w.check(r.Respond(data))
 }
 
+// patience is the deadline of a call; what must come long before it is seen to.
+const patience = 60 * time.Second
+
 // ask calls the api as a tenant's connection would.
 func ask[T any](tb testing.TB, conn *bus.Conn, tenant, verb string, m any) (*T, error) {
 	tb.Helper()
@@ -230,7 +246,7 @@ func ask[T any](tb testing.TB, conn *bus.Conn, tenant, verb string, m any) (*T, 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
 	r, err := conn.Request(ctx, conn.Root().API(tenant, verb), nil, data)
 	if err != nil {

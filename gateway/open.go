@@ -45,7 +45,12 @@ func (g *Gateway) openAt(ctx context.Context, c *call, worker string) ([]byte, e
 	return g.opened(c, reply, err)
 }
 
-// place opens a session on the first worker that answers.
+// openPatience is how long one worker has to open a session while there are others.
+const openPatience = 5 * time.Second
+
+// place opens a session on the first worker that answers. One that hangs may open it
+// late: with a name it then learns that the session lives elsewhere, without one it is a
+// session that nobody knows, and ends by its idle time.
 func (g *Gateway) place(ctx context.Context, c *call) ([]byte, error) {
 	asked := time.Now()
 	// A worker that joined lately is a candidate too.
@@ -54,13 +59,14 @@ func (g *Gateway) place(ctx context.Context, c *call) ([]byte, error) {
 	}
 	tried := map[string]uint64{}
 	for range 2 {
-		for _, name := range g.workers.candidates() {
+		candidates := g.workers.candidates()
+		for i, name := range candidates {
 			if e, ok := tried[name]; ok && e == g.workers.incarnation(name) {
 				continue
 			}
 			tried[name] = g.workers.incarnation(name)
-			reply, err := g.askOpen(ctx, c, name)
-			if errors.Is(err, bus.ErrNoResponders) {
+			reply, err := g.tryOpen(ctx, c, name, i < len(candidates)-1)
+			if errors.Is(err, bus.ErrNoResponders) || errors.Is(err, bus.ErrTimeout) && ctx.Err() == nil {
 				g.workers.quiet(name, g.workers.incarnation(name))
 				continue
 			}
@@ -81,9 +87,19 @@ func (g *Gateway) place(ctx context.Context, c *call) ([]byte, error) {
 }
 
 func (g *Gateway) askOpen(ctx context.Context, c *call, worker string) ([]byte, error) {
-	return g.ask(ctx, c, worker, c.Data, func(e uint64) string {
+	return g.ask(ctx, c, &address{}, worker, c.Data, func(e uint64) string {
 		return g.conn.Root().WorkerOpen(c.tenant, worker, e)
 	})
+}
+
+// tryOpen asks one worker, no longer than openPatience if there are others.
+func (g *Gateway) tryOpen(ctx context.Context, c *call, worker string, others bool) ([]byte, error) {
+	if others {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, openPatience)
+		defer cancel()
+	}
+	return g.askOpen(ctx, c, worker)
 }
 
 // livesOn is the worker that an answer to open refers to, if it does.
