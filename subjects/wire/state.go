@@ -98,8 +98,11 @@ func ParseStream(name string) (Stream, bool) {
 		return Stderr, true
 	}
 	digits, ok := strings.CutPrefix(name, "fd")
+	if !ok {
+		return 0, false // the name that most requests have is empty
+	}
 	n, err := strconv.Atoi(digits)
-	if !ok || err != nil || n < MinDescriptor || n > MaxDescriptor || Stream(n).String() != name {
+	if err != nil || n < MinDescriptor || n > MaxDescriptor || Stream(n).String() != name {
 		return 0, false
 	}
 	return Stream(n), true
