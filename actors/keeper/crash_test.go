@@ -122,7 +122,7 @@ func TestKilledWorkersLoseNothing(t *testing.T) {
 func TestKilledWorkersLoseNothingOfDescriptors(t *testing.T) {
 	total := int64(200 << 20)
 	if testing.Short() {
-		total = 50 << 20
+		total = 25 << 20
 	}
 	checkCounts(t, killWorkers(t, "fds", total), total)
 }

@@ -102,7 +102,7 @@ func (k *keeper) run(ctx context.Context, l *net.UnixListener) error {
 	case <-idle:
 		return k.close()
 	case <-limit.C:
-		return errors.New("some processes could not be waited for")
+		return errors.Join(errors.New("some processes could not be waited for"), k.forker.EndStrays())
 	}
 }
 

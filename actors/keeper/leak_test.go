@@ -65,6 +65,9 @@ func spawns(t *testing.T) int {
 	if n, err := strconv.Atoi(os.Getenv("LIMPET_SPAWNS")); err == nil {
 		return n // 10000 takes a minute or two
 	}
+	if testing.Short() {
+		return 300
+	}
 	return 1000
 }
 

@@ -2,6 +2,9 @@ package keeper
 
 import (
 	"errors"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +37,47 @@ func TestCloseEndsWrites(t *testing.T) {
 	}
 	if err := <-result; !isCode(err, wire.CodeDeliveryUnknown) {
 		t.Errorf("the write: %v", err)
+	}
+}
+
+// TestStraysEndWithTheKeeper: without cgroups a daemon that no scan of its tree finds is
+// gone when the keeper is.
+func TestStraysEndWithTheKeeper(t *testing.T) {
+	dir := newDir(t)
+	cmd, err := Ensure(t.Context(), Config{Dir: dir, Window: time.Minute, Cgroup: "off", Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, ev, _ := attach(t, dir, 1)
+	p := spawn(t, c, bash("p", "env -i setsid sleep 60 >/dev/null 2>&1 & echo $!"))
+	var sink record
+	if err := p.Pump(t.Context(), &sink, 0); err != nil {
+		t.Fatal(err)
+	}
+	ev.exited(t, p)
+	daemon, err := strconv.Atoi(strings.TrimSpace(sink.text(wire.Stdout)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the daemon has a session of its own", func() bool { sid, err := unix.Getsid(daemon); return err == nil && sid == daemon })
+	if err := p.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !alive(daemon) {
+		t.Fatal("the daemon ended with its tree, so this test shows nothing")
+	}
+	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if alive(daemon) {
+		t.Error("the daemon has outlived the keeper")
+		_ = unix.Kill(daemon, unix.SIGKILL)
 	}
 }
 

@@ -275,11 +275,11 @@ func TestWindowOfManyDescriptors(t *testing.T) {
 // What is shipped says the same of every stream.
 func TestDescriptorsAreShipped(t *testing.T) {
 	l, w := newLog(t, Config{Limits: wire.OutputLimits{WindowBytes: 256 << 10}})
-	all := scatter(w, 5, 20_000, fiveStreams)
+	all := scatter(w, 5, 6000, fiveStreams)
 	w.chunk(3, "half \xe4\xb8")
 	all[3] += "half \xe4\xb8"
 	for _, from := range []int64{0, l.Next() / 2} {
-		messages, _ := shipped(t, l, from, 5000)
+		messages, _ := shipped(t, l, from, 3000)
 		r, err := Restore("p1", false, false, messages)
 		if err != nil {
 			t.Fatal(err)

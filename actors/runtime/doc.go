@@ -20,7 +20,8 @@
 // leader's session or group, and carriers of the tag ([TagVariable]) in their
 // environment. A daemon that clears its environment, starts a session and outlives all
 // its ancestors is found by none of these; therefore a scan may say that nothing was
-// found, never that nothing is left.
+// found, never that nothing is left. At the end of this process [Forker.EndStrays] ends it:
+// a subreaper's orphans are its children, whatever they have done.
 //
 // A pid is never trusted: signals go through pidfds opened before the identity was
 // checked again.
@@ -34,7 +35,7 @@
 // reaping inside Wait share one lock, so that a signal never reaches a process that
 // merely inherited the number. Stop and Survivors may run beside Wait and each other.
 // Close comes after Wait; on a child that still lives it answers [ErrRunning] and does
-// nothing.
+// nothing. EndStrays may run beside all of them.
 //
 // Goroutines: the forking loop and the reaper of orphans, both ended and waited for by
 // Forker.Close. A Child has none of its own.

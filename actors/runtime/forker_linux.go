@@ -134,7 +134,8 @@ func (f *Forker) Cgroup() string {
 }
 
 // Close ends the forking thread and the reaper, waits for them, kills what is left in
-// the subtree and removes it. Children should have been stopped and closed before.
+// the subtree and removes it; without one it does [Forker.EndStrays]. Children should have
+// been stopped and closed before.
 func (f *Forker) Close() error {
 	f.once.Do(func() {
 		close(f.stop)
@@ -144,7 +145,7 @@ func (f *Forker) Close() error {
 			f.slots <- struct{}{}
 		}
 		f.ended.Wait()
-		var errs []error
+		errs := []error{f.EndStrays()}
 		if f.limit != nil {
 			errs = append(errs, f.limit.close())
 		}

@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/limpet-sh/limpet/subjects/wire"
@@ -125,16 +126,35 @@ func (c *Child) outsiders() []member {
 		}
 		return out
 	}
-	pids, err := c.leaf.members()
-	if err != nil {
-		return nil
-	}
-	for _, pid := range pids {
-		if m, err := readStat(pid); err == nil && m.group != c.PID {
+	for _, m := range identified(c.leaf.members, readStat) {
+		if m.group != c.PID {
 			out = append(out, m)
 		}
 	}
 	return out
+}
+
+// identified gives the members of a list of numbers with their start times, by which a
+// signal will know them. A number of the list may be another's by the time it is looked
+// at; so those count that are in the list afterwards, too.
+func identified(list func() ([]int, error), stat func(pid int) (member, error)) []member {
+	pids, err := list()
+	if err != nil {
+		return nil
+	}
+	looked := make([]member, 0, len(pids))
+	for _, pid := range pids {
+		if m, err := stat(pid); err == nil {
+			looked = append(looked, m)
+		}
+	}
+	if len(looked) == 0 {
+		return nil
+	}
+	if pids, err = list(); err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(looked, func(m member) bool { return !slices.Contains(pids, m.pid) })
 }
 
 // killLeaf kills by cgroup and waits until the kernel says that nobody is in it.
@@ -153,67 +173,30 @@ func (c *Child) killLeaf(r *StopResult) {
 }
 
 // killScanned kills what a scan finds, again and again until two scans find nothing.
-// Members are stopped before they are killed: a stopped parent forks no more, and
-// stays the parent by which its children are found.
 func (c *Child) killScanned(r *StopResult) {
-	type id struct {
-		pid   int
-		start uint64
+	looks := 2
+	if c.leaf != nil {
+		looks = 1
 	}
-	stopped, killed, refused := map[id]bool{}, map[id]bool{}, map[id]bool{}
-	quiet, freezes := 0, 0
-	err := poll(nil, killWait, 5*time.Millisecond, func() (bool, error) {
-		for {
-			members, err := c.forker.scan(c, c.isReaped())
-			if err != nil {
-				return false, err
-			}
-			clear(refused)
-			fresh := 0
-			for _, m := range members {
-				key := id{m.pid, m.start}
-				if !stopped[key] {
-					stopped[key] = true
-					fresh++
-					_ = m.signal(unix.SIGSTOP)
-				}
-			}
-			if fresh > 0 && freezes < 50 {
-				freezes++
-				continue
-			}
-			for _, m := range members {
-				key := id{m.pid, m.start}
-				switch err := m.signal(unix.SIGKILL); {
-				case err == nil:
-					killed[key] = true
-				case errors.Is(err, unix.EPERM):
-					refused[key] = true
-				}
-			}
-			if len(members) > 0 {
-				quiet = 0
-				return len(refused) == len(members), nil
-			}
-			quiet++
-			if quiet == 2 || c.leaf != nil {
-				return true, nil
-			}
-		}
-	})
-	for key := range refused {
+	h := hunt{
+		list:    func() ([]member, error) { return c.forker.scan(c, c.isReaped()) },
+		looks:   looks,
+		stopped: map[memberID]bool{}, killed: map[memberID]bool{}, refused: map[memberID]bool{},
+	}
+	err := poll(nil, killWait, 5*time.Millisecond, h.step)
+	for key := range h.refused {
 		r.Unsignalled = append(r.Unsignalled, key.pid)
 	}
-	r.Killed += len(killed)
+	r.Killed += len(h.killed)
 	if c.leaf == nil {
 		r.Proof = wire.ProofScan
-		r.Gone = err == nil && len(refused) == 0
+		r.Gone = err == nil && len(h.refused) == 0
 		return
 	}
-	if len(stopped) > 0 {
+	if len(h.stopped) > 0 {
 		r.Proof = wire.ProofScan
 	}
-	r.Gone = r.Gone && err == nil && len(refused) == 0
+	r.Gone = r.Gone && err == nil && len(h.refused) == 0
 }
 
 var errStillThere = errors.New("members are left")

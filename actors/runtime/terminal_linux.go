@@ -52,39 +52,6 @@ func setSize(fd int, size Size) error {
 	return os.NewSyscallError("ioctl", unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &ws))
 }
 
-// Resize sets the size of a terminal by its master. Zero means the defaults.
-func Resize(master *os.File, size Size) error {
-	return control(master, func(fd int) error { return setSize(fd, size) })
-}
-
-// Canonical says whether the terminal is in line mode: input reaches the program by
-// lines, and a line longer than 4,095 bytes is cut by the kernel.
-func Canonical(master *os.File) (bool, error) {
-	t, err := termios(master)
-	if err != nil {
-		return false, err
-	}
-	return t.Lflag&unix.ICANON != 0, nil
-}
-
-// VEOF is the byte that means end of input in line mode, normally 4.
-func VEOF(master *os.File) (byte, error) {
-	t, err := termios(master)
-	if err != nil {
-		return 0, err
-	}
-	return t.Cc[unix.VEOF], nil
-}
-
-// termios of the program's side: on a master the kernel answers for the slave.
-func termios(master *os.File) (t *unix.Termios, err error) {
-	err = control(master, func(fd int) (err error) {
-		t, err = unix.IoctlGetTermios(fd, unix.TCGETS)
-		return os.NewSyscallError("ioctl", err)
-	})
-	return t, err
-}
-
 // control runs f on the descriptor without taking it out of the poller.
 func control(file *os.File, f func(fd int) error) error {
 	conn, err := file.SyscallConn()

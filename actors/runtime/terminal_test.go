@@ -70,34 +70,12 @@ func TestTerminalControl(t *testing.T) {
 		s.Env = Environment(os.Environ(), nil, nil, true)
 		r = start(t, f, s)
 		r.await("ready")
-		if err := Resize(r.Master, Size{50, 200}); err != nil {
+		if err := control(r.Master, func(fd int) error { return setSize(fd, Size{50, 200}) }); err != nil {
 			t.Fatal(err)
 		}
 		r.end()
 		if out := r.text(); !strings.HasSuffix(out, "50 200\r\nunset\r\n") {
 			t.Errorf("resized (case 75): %q", out)
-		}
-
-		r = terminal(t, f, "stty eof ^A; echo ready; read x; stty -icanon; echo raw; read x", Size{})
-		r.await("ready")
-		if on, err := Canonical(r.Master); !on || err != nil {
-			t.Error("line mode:", on, err)
-		}
-		if b, err := VEOF(r.Master); b != 1 || err != nil {
-			t.Error("end of input:", b, err)
-		}
-		if _, err := r.Master.WriteString("\n"); err != nil {
-			t.Fatal(err)
-		}
-		r.await("raw")
-		if on, err := Canonical(r.Master); on || err != nil {
-			t.Error("raw mode:", on, err)
-		}
-		if err := r.Master.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Canonical(r.Master); err == nil {
-			t.Error("a closed master answers")
 		}
 	})
 }
