@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	"github.com/limpet-sh/limpet/actors/output"
@@ -127,7 +126,7 @@ func (p *process) begun(ctx context.Context) *output.Log {
 // awaitPattern looks through the output line by line, each part of it once. What is
 // there at the call is looked at in any case, what comes then until ctx ends.
 func (p *process) awaitPattern(ctx, look context.Context, m *wire.WaitFor, res *wire.ProcessWait) error {
-	re, err := regexp.Compile(m.Pattern)
+	pattern, err := output.NewPattern(m.Pattern)
 	if err != nil {
 		return wire.Invalid("pattern", "is no regular expression of RE2 (%v)", err)
 	}
@@ -142,11 +141,11 @@ func (p *process) awaitPattern(ctx, look context.Context, m *wire.WaitFor, res *
 		return fmt.Errorf("look at process %s: %w", p.id, err)
 	}
 	matches := func(line *output.Line) bool {
-		if !re.Match(line.Text) {
+		start, end, ok := pattern.Find(line.Text)
+		if !ok {
 			return true
 		}
-		at := re.FindIndex(line.Text)
-		match := line.Match(at[0], at[1])
+		match := line.Match(start, end)
 		res.Match, res.Met = &match, true
 		return false
 	}
