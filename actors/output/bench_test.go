@@ -102,3 +102,39 @@ func BenchmarkRender(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSearch looks through a spool of 64 MiB for what is not there: short lines, as
+// of a log, and bytes that are no text.
+func BenchmarkSearch(b *testing.B) {
+	line := []byte("2026-01-02T03:04:05Z INFO  the quick brown fox jumps over the lazy dog: 0123456789\n")
+	data := bytes.Repeat(line, MaxChunk/len(line)+1)[:MaxChunk]
+	colour := bytes.Repeat([]byte("\x1b[32mINFO\x1b[0m the quick brown f\u00fcchs jumps over the lazy dog\n"), MaxChunk/60+1)[:MaxChunk]
+	for _, text := range []struct {
+		name string
+		data []byte
+	}{{"log", data}, {"colour", colour}} {
+		l, w := newLog(b, Config{Dir: b.TempDir(), Limits: wire.OutputLimits{SpoolBytes: 128 << 20, HeadBytes: 128 << 20}})
+		for range 64 << 8 {
+			w.chunk(wire.Stdout, string(text.data))
+		}
+		for _, c := range []struct {
+			name string
+			m    wire.Search
+		}{
+			{"literal", wire.Search{Pattern: "needle", Literal: true}},
+			{"literal-any-case", wire.Search{Pattern: "needle", Literal: true, IgnoreCase: true}},
+			{"expression", wire.Search{Pattern: "panic: .* needle"}},
+			{"around", wire.Search{Pattern: "needle", Literal: true, BeforeLines: 3, AfterLines: 3}},
+		} {
+			b.Run(text.name+"/"+c.name, func(b *testing.B) {
+				b.SetBytes(64 << 20)
+				b.ReportAllocs()
+				for b.Loop() {
+					if f, err := l.Search(b.Context(), c.m, State{}); err != nil || len(f.Matches) > 0 || f.Scanned != 64<<20 {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -107,10 +108,9 @@ func TestConcatenatedRestOfBoth(t *testing.T) {
 
 // sample is two streams, in pieces as they were read.
 type sample struct {
-	l        *Log
-	all      [3]string // combined, stdout, stderr
-	at       [3][]int64
-	combined bool
+	l   *Log
+	all [3]string // combined, stdout, stderr
+	at  [3][]int64
 }
 
 func newSample(t testing.TB, rng *rand.Rand) *sample {
@@ -192,7 +192,7 @@ func FuzzRender(f *testing.F) {
 			case wire.ArrangeCombined:
 				s.check(t, r, &out, s.all[0], s.at[0])
 			case wire.ArrangeConcatenated:
-				all, at := s.all[1], s.at[1][:len(s.at[1]):len(s.at[1])]
+				all, at := s.all[1], slices.Clip(s.at[1])
 				if all != "" && s.all[2] != "" && !strings.HasSuffix(all, "\n") {
 					all, at = all+"\n", append(at, -1)
 				}

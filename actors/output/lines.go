@@ -40,7 +40,7 @@ type Line struct {
 	// was redrawn behind the output that did so.
 	NextCursor, NextOffset int64
 	// Text without its end (LF, or CR LF), at most [MaxOpenLine] bytes. It is valid until
-	// the function that got the line returns.
+	// the function that got the line returns, as is the line itself.
 	Text []byte
 }
 
@@ -58,9 +58,11 @@ type Lines struct {
 	from    int64       // raw offset before which nothing is looked at
 	streams []*openLine // those seen, in the order of their first bytes
 	scanned int64
+	rawEnd  int64 // offset behind what was looked at last
 	gaps    []wire.Gap
 	buf     []byte
 	give    func(*Line) bool // of the Scan or Open under way
+	line    Line             // what it is given; one for all, since there are many
 	stopped bool             // give has said so
 }
 
@@ -101,14 +103,14 @@ func (s *Lines) Scan(f func(*Line) bool) bool {
 	case c.end:
 		return c.gap != nil
 	case c.pass.next > c.pass.first:
-		s.next = c.pass.next
+		s.next, s.rawEnd = c.pass.next, c.pass.rawEnd
 		s.scanned += c.pass.bytes()
 		return true
 	}
 	s.buf = c.buf
 	var r record
 	for b := c.buf; decode(b, &r) && !s.stopped; b = b[r.size():] {
-		s.next = r.number + 1
+		s.next, s.rawEnd = r.number+1, r.end()
 		s.scanned += int64(r.source)
 		if r.end() > s.from && (s.stream == 0 || s.stream == r.stream) {
 			s.take(&r)
@@ -142,7 +144,7 @@ func (s *Lines) Gaps() []wire.Gap { return s.gaps }
 // gap ends all unfinished lines: what follows them is gone.
 func (s *Lines) gap(g *wire.Gap) {
 	s.gaps = append(s.gaps, *g)
-	s.next = g.NextCursor
+	s.next, s.rawEnd = g.NextCursor, g.NextOffset
 	for _, o := range s.streams {
 		if !s.stopped && !o.fresh {
 			o.w.flushLine()
@@ -260,10 +262,11 @@ func (s *Lines) redrawn(o *openLine) {
 }
 
 func (s *Lines) tell(o *openLine, kind LineKind, text []byte) {
-	s.stopped = !s.give(&Line{
+	s.line = Line{
 		Kind: kind, Stream: o.stream, Cursor: o.cursor, Offset: o.offset,
 		NextCursor: o.next, NextOffset: o.nextOff, Text: text,
-	})
+	}
+	s.stopped = !s.give(&s.line)
 }
 
 // maxMatchLine bounds what a match shows of a line, in bytes.

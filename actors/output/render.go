@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -44,14 +45,7 @@ func CheckRender(r wire.Render) error {
 	return nil
 }
 
-func oneOf[T comparable](v T, list ...T) bool {
-	for _, x := range list {
-		if v == x {
-			return true
-		}
-	}
-	return false
-}
+func oneOf[T comparable](v T, list ...T) bool { return slices.Contains(list, v) }
 
 // defaults fills in what is not said, and in the place of what is wrong.
 func defaults(r wire.Render) wire.Render {
