@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -13,6 +14,13 @@ import (
 var chaosTime = flag.Duration("chaos.time", 5*time.Second, "how long each chaos test breaks things")
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "mcp" {
+		if err := playMCP(os.Args[2]); err != nil {
+			fmt.Fprintf(os.Stderr, "mcp: %v\n", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if code, played := Role(os.Args); played {
 		os.Exit(code)
 	}

@@ -29,18 +29,19 @@ type answer struct {
 	// Of wait_for and search.
 	Met          *bool    `json:"met,omitempty"`
 	PortOwner    string   `json:"port_owner,omitempty"`
-	Results      []waited `json:"results,omitempty"`
-	Matches      []match  `json:"matches,omitempty"`
+	Results      []waited `json:"results,omitzero"`
+	Matches      []match  `json:"matches,omitzero"`
 	ScannedBytes int64    `json:"scanned_bytes,omitempty"`
 	// Of list.
-	Processes []handle `json:"processes,omitempty"`
+	Processes []handle `json:"processes,omitzero"`
 	Session   string   `json:"session,omitempty"`
 	// Of all.
 	Error   *wire.Error `json:"error,omitempty"`
 	Notices []notice    `json:"notices,omitempty"`
 }
 
-// handle is a receipt as a model needs it.
+// handle is a receipt as a model needs it, which pays for every word; the whole one is
+// the resource of the record.
 type handle struct {
 	Process     string   `json:"process_id,omitempty"`
 	Execution   string   `json:"execution_id,omitempty"`
@@ -49,7 +50,6 @@ type handle struct {
 	ExitCode    *int     `json:"exit_code,omitempty"`
 	Signal      string   `json:"signal,omitempty"`
 	Description string   `json:"description,omitempty"`
-	Cwd         string   `json:"cwd,omitempty"`
 	SessionCwd  string   `json:"session_cwd,omitempty"`
 	DurationS   *float64 `json:"duration_s,omitempty"`
 	TotalBytes  *int64   `json:"total_bytes,omitempty"`
@@ -90,8 +90,8 @@ type notice struct {
 
 func handleOf(r *wire.Receipt, now time.Time) handle {
 	h := handle{
-		Process: r.Process, Execution: r.ExecutionID, State: string(r.State), Reason: string(r.Reason), ExitCode: r.ExitCode, Signal: r.Signal,
-		Description: r.Description, Cwd: r.Cwd, SessionCwd: r.SessionCwd,
+		Process: r.Process, State: string(r.State), Reason: string(r.Reason), ExitCode: r.ExitCode, Signal: r.Signal,
+		SessionCwd: r.SessionCwd,
 		TotalBytes: &r.Output.TotalBytes, Dropped: r.Output.DroppedBytes, StdinOpen: r.StdinOpen, Notes: r.Notes,
 	}
 	if r.StartedAt != nil {
@@ -119,7 +119,9 @@ func receiptAnswer(r *wire.Receipt) *answer {
 
 func runAnswer(res *wire.Result) *answer {
 	a := receiptAnswer(&res.Receipt)
-	a.Yielded, a.OnTimeout = res.Yielded, string(res.OnTimeout)
+	if a.Yielded = res.Yielded; res.Yielded || res.Receipt.Reason == wire.ReasonTimeout {
+		a.OnTimeout, a.Execution = string(res.OnTimeout), res.Receipt.ExecutionID
+	}
 	a.Stdout, a.StdoutOmittedBytes = &res.Stdout.Text, res.Stdout.OmittedBytes
 	a.Stderr, a.StderrOmittedBytes = &res.Stderr.Text, res.Stderr.OmittedBytes
 	a.NextOffset = &res.Receipt.Output.TotalBytes

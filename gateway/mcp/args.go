@@ -78,6 +78,9 @@ func members(raw json.RawMessage) ([]member, error) {
 			return nil, wire.Invalid("arguments", "more of them than there are")
 		}
 	}
+	if _, err := d.Token(); err != nil {
+		return nil, notJSON(err)
+	}
 	return all, nil
 }
 

@@ -60,8 +60,10 @@ func (k *call) start(ctx context.Context, b *bound) (*reply, error) {
 	}
 	k.c.leave(r, k.how(), seen)
 	k.c.left.saw(r.Process, r.State)
+	a := receiptAnswer(r)
+	a.Execution = r.ExecutionID
 	return &reply{
-		answer: receiptAnswer(r), failed: k.failed(r), others: true,
+		answer: a, failed: k.failed(r), others: true,
 		text: func(o output.TextOptions) string { return output.ReceiptText(r, o) },
 	}, nil
 }

@@ -53,16 +53,18 @@ func (k *call) waitEnd(ctx context.Context, b *bound) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.shown(ctx, b, r)
+	return k.shown(ctx, b, r, output.ReceiptText)
 }
 
+type receiptText = func(*wire.Receipt, output.TextOptions) string
+
 // shown is a receipt with the output that the agent has not seen.
-func (k *call) shown(ctx context.Context, b *bound, r *wire.Receipt) (*reply, error) {
+func (k *call) shown(ctx context.Context, b *bound, r *wire.Receipt, words receiptText) (*reply, error) {
 	skipped := k.unseen(ctx, b, r)
 	k.c.left.saw(r.Process, r.State)
 	a := receiptAnswer(r)
 	return &reply{answer: a, text: func(o output.TextOptions) string {
-		text := output.ReceiptText(r, o)
+		text := words(r, o)
 		if skipped >= 0 {
 			text = fmt.Sprintf("[%d bytes before this were not shown; %s]\n", *a.Offset-skipped, o.Rest(r.Process, skipped)) + text
 		}
@@ -119,7 +121,7 @@ func (k *call) waitUntil(ctx context.Context, b *bound) (*reply, error) {
 			return nil, err
 		}
 	}
-	rep, err := k.shown(ctx, b, r)
+	rep, err := k.shown(ctx, b, r, output.ReceiptText)
 	if err != nil {
 		return nil, err
 	}
@@ -161,23 +163,23 @@ func (k *call) status(ctx context.Context, b *bound) (*reply, error) {
 	return k.receipt(r, output.ReceiptText), nil
 }
 
-func (k *call) receipt(r *wire.Receipt, text func(*wire.Receipt, output.TextOptions) string) *reply {
+func (k *call) receipt(r *wire.Receipt, text receiptText) *reply {
 	k.c.left.saw(r.Process, r.State)
 	return &reply{answer: receiptAnswer(r), text: func(o output.TextOptions) string { return text(r, o) }}
 }
 
-// write writes to the input, and shows what comes after it.
+// write writes to the input, waits for the first output after it, and shows what is new.
 func (k *call) write(ctx context.Context, b *bound) (*reply, error) {
-	page := k.page(k.c.left.unseen(k.process))
-	page.WaitMS = k.wait("wait_s", k.waitMS, writeWait, k.c.s.cfg.YieldMax).Milliseconds()
-	r, err := b.procs.Write(ctx, wire.Write{ProcessRef: k.ref(), Text: k.stdin, Close: k.closeStdin, Read: &page})
+	m := wire.Write{ProcessRef: k.ref(), Text: k.stdin, Close: k.closeStdin}
+	if wait := k.wait("wait_s", k.waitMS, writeWait, k.c.s.cfg.YieldMax); wait > 0 {
+		m.Read = &wire.Read{ProcessRef: k.ref(), WaitMS: max(1, wait.Milliseconds()), MaxBytes: wire.MinPageBytes}
+	}
+	r, err := b.procs.Write(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	if r.Page != nil {
-		k.c.left.shown(r.Process, r.Page.NextOffset)
-	}
-	return k.receipt(r, output.WriteText), nil
+	r.Page = nil // it begins at the write; there may be more that was not shown
+	return k.shown(ctx, b, r, output.WriteText)
 }
 
 func (k *call) resize(ctx context.Context, b *bound) (*reply, error) {
@@ -206,7 +208,7 @@ func (k *call) terminate(ctx context.Context, b *bound) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	rep, err := k.shown(ctx, b, r)
+	rep, err := k.shown(ctx, b, r, output.ReceiptText)
 	if rep != nil {
 		rep.others = true
 	}
@@ -238,7 +240,7 @@ func (k *call) list(ctx context.Context, b *bound) (*reply, error) {
 		r := &l.Processes[i]
 		if i < maxProcesses {
 			h := handleOf(r, now)
-			h.Notes = nil
+			h.Notes, h.Description = nil, r.Description
 			a.Processes = append(a.Processes, h)
 			k.c.left.saw(r.Process, r.State)
 		}

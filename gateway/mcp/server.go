@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -85,13 +87,15 @@ func (h onlyWarnings) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
 }
 
-// ServeStdio serves one client over lines of JSON, until in ends, ctx ends, or out
-// fails; then it closes the connection's session, unless that has a configured name, and
-// returns. nil is the end of in or ctx.
+// ServeStdio serves one client over lines of JSON, until in ends, ctx ends, or nobody
+// reads out any more; then it closes the connection's session, unless that has a configured name, and
+// returns nil.
 //
 // in is read until it ends or is closed; where a read cannot be interrupted, as one of a
 // terminal, the goroutine that reads stays until then.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
+	in, done := pollable(in)
+	defer done()
 	return s.run(ctx, newLines(in, out))
 }
 
@@ -114,8 +118,10 @@ func (s *Server) run(ctx context.Context, t sdk.Transport) error {
 	go func() { over <- session.Wait() }() // ends with the transport
 	select {
 	case err := <-over:
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
-			return nil
+		for _, gone := range []error{io.EOF, io.ErrClosedPipe, os.ErrClosed, syscall.EPIPE} {
+			if errors.Is(err, gone) {
+				return nil // the client is gone, which is its right
+			}
 		}
 		return err
 	case <-ctx.Done():

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package mcp
+
+import "io"
+
+func pollable(in io.ReadCloser) (_ io.ReadCloser, done func()) { return in, func() {} }
