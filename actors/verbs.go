@@ -68,6 +68,8 @@ func (p *process) perform(r request, m wire.Request) {
 		p.waiting(r, func() { p.wait(r, m) })
 	case *wire.WaitFor:
 		p.waitFor(r, m)
+	case *wire.Search:
+		p.search(r, m)
 	case *wire.Write:
 		p.write(r, m)
 	case *wire.CloseStdin:
