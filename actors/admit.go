@@ -9,9 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/limpet-sh/limpet/actors/keeper"
-	"github.com/limpet-sh/limpet/actors/runtime"
-	"github.com/limpet-sh/limpet/safety"
 	"github.com/limpet-sh/limpet/subjects"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
@@ -77,7 +74,7 @@ func (s *session) claim(r request, execution string, c *wire.Command) (*process,
 		Version: wire.Version, Process: p.id, ExecutionID: execution, Session: rec.ID, Tenant: rec.Tenant,
 		Worker: rec.Worker, Incarnation: rec.Incarnation, RequestHash: r.call.hash, CallDigest: res.digest,
 		State: wire.StateStarting, CreatedAt: time.Now().UTC(), TimeoutMS: res.timeoutMS, GraceMS: res.grace.Milliseconds(),
-		TTY: res.spawn.TTY, Streams: res.streams, Shell: res.shell, Cwd: res.spawn.Dir, Confinement: "none",
+		TTY: res.spawn.TTY, Streams: res.streams, Shell: res.shell, Login: res.login, Cwd: res.spawn.Dir, Confinement: "none",
 		Notes: append(res.verdict.Notes, c.Notes()...), StdinOpen: res.spawn.Stdin || res.spawn.TTY != nil,
 		Labels: c.Labels, Description: c.Description,
 	}
@@ -89,7 +86,10 @@ func (s *session) claim(r request, execution string, c *wire.Command) (*process,
 		p.receipt.Deadline = &d
 	}
 	p.grace, p.longest = res.grace, res.grace
-	p.plan = plan{Leftovers: cmp.Or(c.Leftovers, wire.LeftoversKill), IdleTimeoutMS: c.IdleTimeoutMS, Trace: traceOf(r)}
+	p.plan = plan{Leftovers: cmp.Or(c.Leftovers, wire.LeftoversKill), IdleTimeoutMS: c.IdleTimeoutMS, Trace: traceOf(r), Capture: res.spawn.CaptureState}
+	if p.strays = res.strays; res.missed != "" {
+		p.missed(res.missed)
+	}
 	if c.Output != nil {
 		p.plan.Output = *c.Output
 	}
@@ -112,61 +112,6 @@ func traceOf(r request) string {
 		return ""
 	}
 	return t
-}
-
-// resolved is a command after all defaults: what runs, and what identifies it.
-type resolved struct {
-	spawn     keeper.Spawn
-	shell     string
-	streams   wire.StreamsMode
-	timeoutMS int64
-	grace     time.Duration
-	verdict   wire.Verdict
-	digest    string
-}
-
-func (s *session) timeout(c *wire.Command) int64 {
-	return cmp.Or(c.TimeoutMS, s.rec.Load().DefaultTimeoutMS)
-}
-
-func (s *session) resolve(c *wire.Command) (*resolved, error) {
-	rec := s.rec.Load()
-	verdict, err := safety.Check(c)
-	if err != nil {
-		return nil, err
-	}
-	if verdict.Decision != wire.Allow {
-		return nil, &wire.Error{Code: wire.CodeDenied, Message: "the policy does not allow this command", Details: map[string]any{"reasons": verdict.Reasons}}
-	}
-	res := &resolved{
-		verdict: verdict, timeoutMS: s.timeout(c), streams: cmp.Or(c.Streams, wire.StreamsSeparate),
-		grace: cmp.Or(time.Duration(c.GraceMS)*time.Millisecond, defaultGrace),
-	}
-	full := *c
-	full.Cwd, full.TimeoutMS, full.Streams = cmp.Or(c.Cwd, rec.Cwd), res.timeoutMS, res.streams
-	argv := c.Argv
-	if c.Text != "" {
-		if argv, err = s.deps.shells.Argv(runtime.ShellText{Shell: c.Shell, Text: c.Text}); err != nil {
-			return nil, err
-		}
-		res.shell, full.Shell = argv[0], argv[0]
-	}
-	full.Env = append(append([]wire.EnvVar(nil), rec.Env...), c.Env...)
-	if c.TTY != nil {
-		full.TTY = &wire.WindowSize{Rows: cmp.Or(c.TTY.Rows, 24), Cols: cmp.Or(c.TTY.Cols, 80)}
-		res.streams, full.Streams = wire.StreamsMerged, wire.StreamsMerged
-	}
-	res.digest = wire.CallDigest(&full, rec.Worker, nil)
-	res.spawn = keeper.Spawn{
-		Argv: argv, Env: runtime.Environment(s.deps.environ, runtime.AllowDefault, full.Env, full.TTY != nil), Dir: full.Cwd,
-		Stdin: c.Stdin == wire.StdinPipe, TTY: full.TTY, Merged: res.streams == wire.StreamsMerged,
-		Umask: 0o022, Grace: res.grace, Timeout: max(0, time.Duration(res.timeoutMS)*time.Millisecond),
-	}
-	if c.Umask != nil {
-		res.spawn.Umask = *c.Umask
-	}
-	res.spawn.Limits, res.spawn.Descriptors = c.Limits, c.Descriptors
-	return res, nil
 }
 
 // checkDir refuses a directory that is not there before anything is recorded. It may

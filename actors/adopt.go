@@ -163,6 +163,7 @@ func (a *adoption) adoptProcess(ctx context.Context, held *keeper.Process) error
 	// may come twice, none is missed.
 	a.deps.dir.addProcess(p)
 	if e := held.Exited(); e != nil {
+		p.recapture(s, e)
 		p.facts <- keeper.Event{Exited: e}
 	}
 	if g := held.Gone(); g != nil {

@@ -180,6 +180,7 @@ func (s *session) awaitAll() {
 // writeClosed writes the record of a session that has ended. One that cannot be written
 // while the worker lives is open in the records; the next boot takes it up.
 func (s *session) writeClosed(w *waiter) {
+	s.carry.end()
 	rec := *s.rec.Load()
 	if rec.Closed {
 		return
@@ -188,7 +189,7 @@ func (s *session) writeClosed(w *waiter) {
 	w.patience.Reset(sealPatience)
 	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 		ctx, cancel := context.WithTimeout(context.Background(), sealPatience)
-		_, err := s.deps.sessions.UpdateSession(ctx, rec.Tenant, &rec, s.rev)
+		err := s.put(ctx, &rec)
 		cancel()
 		if err == nil {
 			break

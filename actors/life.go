@@ -44,6 +44,7 @@ func (p *process) commandExited(e *keeper.Exited) {
 	}
 	p.receipt.StdinOpen = false
 	p.idle.Stop()
+	p.capture(e) // before anybody hears of the end: the next start is to see it
 	natural := e.Cause == wire.ReasonExit || e.Cause == wire.ReasonSignal || e.Cause == wire.ReasonOOM
 	switch {
 	case e.Gone:
@@ -145,6 +146,9 @@ func (p *process) drained() {
 	case p.sealing && !p.told:
 		p.log.Warn("the terminal record is late")
 		p.note("the record of this end is still to be written: the store is away or slow")
+		if p.stored != nil && !isDone(p.stored) {
+			p.note("state: the session has it, and its record is still to be written")
+		}
 		p.tellEnd()
 	case p.past:
 		p.closeRecovered() // of kept leftovers, whose journal had not all that was there
@@ -228,6 +232,9 @@ func (p *process) unknown(why string, cause wire.Reason) {
 	p.receipt.Reason = cause
 	p.receipt.EndedAt = now()
 	p.receipt.StdinOpen = false
+	if p.plan.Capture && p.receipt.StateCapture == "" {
+		p.missed(why)
+	}
 	p.idle.Stop()
 	p.move(evLost)
 	p.conclude(false)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/limpet-sh/limpet/registry"
@@ -63,10 +64,8 @@ func (w *Worker) look(own context.Context, o *opening) {
 		defer func() { <-w.aside }()
 		ctx, cancel := context.WithTimeout(own, 10*time.Second)
 		defer cancel()
-		if o.err = checkDir(o.msg.Cwd); o.err == nil {
+		if o.err = w.possible(o.msg); o.err == nil {
 			o.rec, o.rev, o.created, o.err = w.sessionRecord(ctx, o)
-		} else {
-			o.err = atCwd(o.err)
 		}
 		select {
 		case w.opened <- o:
@@ -75,10 +74,29 @@ func (w *Worker) look(own context.Context, o *opening) {
 	})
 }
 
-// atCwd names the field of an open in an error about its directory.
-func atCwd(err error) error {
+// possible checks an open against this host. It may block.
+func (w *Worker) possible(m *wire.Open) error {
+	if err := checkDir(m.Cwd); err != nil {
+		return atOpen("cwd", err)
+	}
+	if m.Shell == "" && !m.CaptureState {
+		return nil // a host without bash still runs programs
+	}
+	path, program, err := w.deps.shells.Find(m.Shell)
+	if err != nil {
+		return atOpen("shell", err)
+	}
+	if m.CaptureState && wrapper(path, program) == "" {
+		return errNoWrapper("capture_state", program)
+	}
+	return nil
+}
+
+// atOpen names the field of an open in an error about that of a command.
+func atOpen(field string, err error) error {
 	e := *public(err)
-	e.Field = "cwd"
+	e.Message = strings.Replace(e.Message, "command."+field, field, 1)
+	e.Field = field
 	return &e
 }
 
@@ -154,6 +172,7 @@ func (w *Worker) freshSession(o *opening) *wire.SessionRecord {
 		Incarnation: w.e, Cwd: m.Cwd, Env: m.Env, Labels: m.Labels, CreatedAt: time.Now().UTC(),
 		IdleTTLMS:        cmp.Or(m.IdleTTLMS, defaultIdleTTL.Milliseconds()),
 		DefaultTimeoutMS: cmp.Or(m.DefaultTimeoutMS, defaultTimeout.Milliseconds()),
+		Shell:            cmp.Or(m.Shell, "bash"), Login: m.Login, CaptureState: m.CaptureState,
 	}
 	if m.Limits != nil {
 		rec.Limits = *m.Limits

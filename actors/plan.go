@@ -16,6 +16,7 @@ type plan struct {
 	IdleTimeoutMS int64             `json:"idle_timeout_ms,omitempty"`
 	Output        wire.OutputLimits `json:"output,omitzero"`
 	Trace         string            `json:"trace,omitempty"` // traceparent of the start
+	Capture       bool              `json:"capture,omitempty"`
 	// InputBytes are written to stdin first of all, and it is closed then if CloseInput.
 	InputBytes int64 `json:"input_bytes,omitempty"`
 	CloseInput bool  `json:"close_input,omitempty"`

@@ -59,17 +59,19 @@ type process struct {
 	feed       feed
 	sink       *sink
 	adopted    bool
-	past       bool           // adopted, with an end that was recorded
-	resolves   bool           // adopted, with an outcome that was recorded as unknown
-	claim      *claim         // until the start is answered
-	failure    *wire.Error    // why there is no process: the answer to every start
-	stopping   *order         // a stop that waits for the fork
-	longest    time.Duration  // grace of a stop that may be under way
-	waiters    int            // calls that wait in goroutines
-	watchers   int            // those of wait_for, counted by themselves
-	writes     chan writeCall // nil until the first write
-	streams    bool           // the pump has returned
-	tree       bool           // nothing of the tree is left, or it is kept, or we gave up
+	strays     bool            // its directory is where an earlier command left the session
+	stored     <-chan struct{} // closed when the session's record has what this command changed; nil: nothing
+	past       bool            // adopted, with an end that was recorded
+	resolves   bool            // adopted, with an outcome that was recorded as unknown
+	claim      *claim          // until the start is answered
+	failure    *wire.Error     // why there is no process: the answer to every start
+	stopping   *order          // a stop that waits for the fork
+	longest    time.Duration   // grace of a stop that may be under way
+	waiters    int             // calls that wait in goroutines
+	watchers   int             // those of wait_for, counted by themselves
+	writes     chan writeCall  // nil until the first write
+	streams    bool            // the pump has returned
+	tree       bool            // nothing of the tree is left, or it is kept, or we gave up
 	hasExit    bool
 	killed     bool          // leftovers were asked to go
 	crashed    bool          // a panic ended it

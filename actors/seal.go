@@ -98,7 +98,7 @@ func (p *process) letGo() {
 		p.log.Warn("flush the output", "err", err)
 		return // the journal still has it
 	}
-	if p.child == nil {
+	if p.child == nil || !p.awaitStored() {
 		return
 	}
 	if err := p.child.Release(p.ctx); err != nil {

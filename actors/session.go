@@ -25,10 +25,11 @@ type session struct {
 	ending  chan closing // of the worker; one is enough
 	used    atomic.Int64 // unix nanoseconds of the last call on it or on a process of it
 	closing atomic.Bool  // close has begun; nothing more is started
+	carry   carrier      // writes rec after a command has changed the session's state
 	done    chan struct{}
 	onDone  func(*session)
 
-	rev     uint64
+	rev     uint64              // of rec in the store; the carrier's until that has ended
 	adopted []*process          // what boot found, until run takes it
 	members map[string]*process // by process id
 	byExec  map[string]*process
@@ -62,7 +63,7 @@ func newSession(d *deps, rec *wire.SessionRecord, rev uint64, onDone func(*sessi
 		deps: d, log: d.log.With("session", rec.ID), rev: rev, onDone: onDone,
 		inbox: make(chan request, inboxSize), notices: make(chan notice, inboxSize),
 		ending: make(chan closing, 1), done: make(chan struct{}),
-		members: map[string]*process{}, byExec: map[string]*process{}, held: map[string]bool{}, ttl: stopped(),
+		carry: newCarrier(), members: map[string]*process{}, byExec: map[string]*process{}, held: map[string]bool{}, ttl: stopped(),
 	}
 	s.rec.Store(rec)
 	s.touch()
@@ -79,6 +80,7 @@ func (s *session) run() {
 	defer close(s.done)
 	defer s.onDone(s)
 	defer s.own.Wait()
+	defer s.carry.end()
 	defer s.ttl.Stop()
 	if s.panics(s.loop) {
 		if s.panics(func() { s.close(closing{by: "internal error"}) }) {
@@ -263,11 +265,16 @@ func (s *session) armTTL() {
 // info is the session as callers see it.
 func (s *session) info() *wire.Session {
 	rec := s.rec.Load()
-	return &wire.Session{
+	info := &wire.Session{
 		Version: wire.Version, ID: rec.ID, Name: rec.Name, Tenant: rec.Tenant, Worker: rec.Worker,
 		Incarnation: rec.Incarnation, Cwd: rec.Cwd, CreatedAt: rec.CreatedAt, Closed: rec.Closed,
 		Live: int(s.live.Load()), Retained: int(s.kept.Load()), Limits: rec.Limits, IdleTTLMS: rec.IdleTTLMS, Labels: rec.Labels,
+		Shell: rec.Shell, Login: rec.Login, CaptureState: rec.CaptureState,
 	}
+	if rec.CaptureState || rec.State != nil {
+		info.CurrentCwd = currentCwd(rec)
+	}
+	return info
 }
 
 func (s *session) list(r request) {

@@ -68,7 +68,7 @@ func (p *process) launch() {
 func (p *process) start(rec *wire.ExecutionRecord, address *wire.ProcessRecord, spec keeper.Spawn, r *report) error {
 	ctx := p.ctx
 	if err := checkDir(spec.Dir); err != nil {
-		return err
+		return p.strayed(spec.Dir, err)
 	}
 	rev, existing, err := p.deps.store.CreateExecution(ctx, p.tenant, rec)
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *process) start(rec *wire.ExecutionRecord, address *wire.ProcessRecord, 
 	}()
 	if r.child, err = p.deps.spawner.Spawn(ctx, spec); err != nil {
 		r.child = nil
-		return err
+		return p.strayed(spec.Dir, err)
 	}
 	r.input, _ = r.child.(Input)
 	if r.out, err = p.open(); err != nil {

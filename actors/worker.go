@@ -116,6 +116,7 @@ type deps struct {
 // sessionStore is what sessions need of the registry.
 type sessionStore interface {
 	UpdateSession(ctx context.Context, tenant string, rec *wire.SessionRecord, rev uint64) (uint64, error)
+	Session(ctx context.Context, tenant, name string) (rec *wire.SessionRecord, rev uint64, err error)
 }
 
 const (

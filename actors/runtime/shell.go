@@ -53,8 +53,8 @@ type Shells struct {
 }
 
 type foundShell struct {
-	path string
-	at   time.Time
+	path, program string
+	at            time.Time
 }
 
 const (
@@ -64,21 +64,41 @@ const (
 
 // Argv is [ShellArgv].
 func (s *Shells) Argv(t ShellText) ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f, ok := s.found[t.Shell]
-	if !ok || time.Since(f.at) > shellMemory {
-		path, err := lookShell(t.Shell)
-		if err != nil {
-			return nil, err
-		}
-		if s.found == nil || len(s.found) >= maxShells {
-			s.found = map[string]foundShell{}
-		}
-		f = foundShell{path, time.Now()}
-		s.found[t.Shell] = f
+	f, err := s.find(t.Shell)
+	if err != nil {
+		return nil, err
 	}
 	return t.argv(f.path), nil
+}
+
+// Find gives the absolute path of a shell, and that of the program which it is in the end:
+// sh may be a link to dash.
+func (s *Shells) Find(shell string) (path, program string, err error) {
+	f, err := s.find(shell)
+	return f.path, f.program, err
+}
+
+func (s *Shells) find(shell string) (foundShell, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.found[shell]
+	if ok && time.Since(f.at) <= shellMemory {
+		return f, nil
+	}
+	path, err := lookShell(shell)
+	if err != nil {
+		return foundShell{}, err
+	}
+	program, err := filepath.EvalSymlinks(path)
+	if err != nil { // it was there just now
+		program = path
+	}
+	if s.found == nil || len(s.found) >= maxShells {
+		s.found = map[string]foundShell{}
+	}
+	f = foundShell{path, program, time.Now()}
+	s.found[shell] = f
+	return f, nil
 }
 
 func lookShell(shell string) (string, error) {

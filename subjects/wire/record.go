@@ -27,11 +27,13 @@ type SessionRecord struct {
 }
 
 // SessionState is a directory and an exported environment, as a difference to what the
-// session's commands start with.
+// session's commands would start with otherwise.
 type SessionState struct {
 	Cwd   string   `json:"cwd,omitempty"`
 	Env   []EnvVar `json:"env,omitempty"`
 	Unset []string `json:"unset,omitempty"`
+	// At is when the last of the commands ended that it was taken from.
+	At *time.Time `json:"at,omitempty"`
 }
 
 // ExecutionRecord is the stored execution, keyed by execution id. Its create is the
