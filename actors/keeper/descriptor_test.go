@@ -68,7 +68,7 @@ func TestAllDescriptorsAreAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = done()
-	c, ev, adopted := attach(t, dir, 2)
+	_, ev, adopted := attach(t, dir, 2)
 	if len(adopted) != 1 {
 		t.Fatalf("adopted %d", len(adopted))
 	}
@@ -114,7 +114,7 @@ func TestStateIsAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the command ends", func() bool { return !alive(p.PID()) })
-	c, _, adopted := attach(t, dir, 2)
+	_, _, adopted := attach(t, dir, 2)
 	if len(adopted) != 1 {
 		t.Fatalf("adopted %d", len(adopted))
 	}

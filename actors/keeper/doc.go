@@ -19,7 +19,9 @@
 // handed to the sink. The next worker finds the same chunks with the same numbers.
 // Bytes spliced and not yet indexed belong to the one stream the slot names as being
 // read. A terminal cannot be spliced into a file at once; a pipe that the keeper also
-// holds stands between.
+// holds stands between. Captured descriptors are streams as stdout and stderr are. What a
+// command writes to its state file ([Spawn.CaptureState]) is none: the keeper reads it at
+// the exit and tells it with [Exited].
 //
 // While no worker lives nobody copies: pipes fill and children wait. The keeper goes
 // on enforcing deadlines and keeps exits until they are released.

@@ -28,6 +28,8 @@
 // Text of a chunk needs to know what the chunks before it left open: part of a
 // character, part of an escape sequence, a carriage return. That state (6 bytes) is
 // in the record, so any retained chunk is rendered by itself, and twice the same.
+// Extra descriptors are streams like stdout: a record has a table of those that wrote
+// something, which most logs lack. No text of a run has their output.
 // A character belongs to the chunk in which it completes. Redraws (a carriage
 // return, then the line again) collapse only inside a chunk in a [wire.Page], and
 // over the whole text in [Log.Render].

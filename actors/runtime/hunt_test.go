@@ -34,7 +34,7 @@ func TestStrays(t *testing.T) {
 		t.Fatal(err)
 	}
 	var daemons []int
-	for _, word := range strings.Fields(out) {
+	for word := range strings.FieldsSeq(out) {
 		pid, err := strconv.Atoi(word)
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -52,7 +53,7 @@ func TestDescriptorsOfACommand(t *testing.T) {
 		"neither":             {Command{Text: "ls", Descriptors: []Descriptor{{Number: 3, Output: true}, {Number: 4, Input: []byte{}}}}, "command.descriptors[1].input", "missing"},
 		"large":               {Command{Text: "ls", Descriptors: []Descriptor{{Number: 3, Input: make([]byte, MaxInputBytes+1)}}}, "command.descriptors[0].input", "65,536"},
 	} {
-		e, _ := start(c.command).Validate().(*Error)
+		e, _ := errors.AsType[*Error](start(c.command).Validate())
 		switch {
 		case c.field == "" && e != nil:
 			t.Errorf("%s: %v", name, e)
