@@ -36,6 +36,10 @@ func echo(r *request) {
 		reply(r, &wire.Receipt{Version: 1, ExecutionID: m.ExecutionID, State: wire.StateCancelled})
 	case *wire.Read:
 		reply(r, &wire.Page{Version: 1, Process: m.Process, End: true})
+	case *wire.WaitFor:
+		reply(r, &wire.Waited{Version: 1, Met: true, Results: []wire.ProcessWait{{Process: m.Process, Met: true}}})
+	case *wire.Search:
+		reply(r, &wire.Found{Version: 1, Process: m.Process, End: true})
 	default:
 		p, _ := wire.ProcessOf(r.msg)
 		reply(r, &wire.Receipt{Version: 1, Process: p, State: wire.StateCompleted, Description: r.verb})
@@ -89,6 +93,12 @@ func TestVerbs(t *testing.T) {
 	}
 	if p, err := c.Read(ctx, wire.Read{ProcessRef: ref, WaitMS: 100}); err != nil || !p.End {
 		t.Errorf("%+v, %v", p, err)
+	}
+	if w, err := c.WaitFor(ctx, wire.WaitFor{ProcessRef: ref, For: "exit"}); err != nil || !w.Met {
+		t.Errorf("%+v, %v", w, err)
+	}
+	if f, err := c.Search(ctx, wire.Search{ProcessRef: ref, Pattern: "x"}); err != nil || !f.End {
+		t.Errorf("%+v, %v", f, err)
 	}
 	if i, err := sess.Close(ctx); err != nil || !i.Closed || i.Name != "one" {
 		t.Errorf("%+v, %v", i, err)

@@ -39,6 +39,11 @@ func (c *Client) Read(ctx context.Context, m wire.Read) (*wire.Page, error) {
 		if err != nil || len(p.Chunks) > 0 || p.End || p.CursorExpired || m.WaitMS == 0 || !time.Now().Before(until) {
 			return p, err
 		}
+		if p.Owner != "" { // answered at once: the worker is away
+			if err := sleep(ctx, min(time.Until(until), lastPause)); err != nil {
+				return nil, err
+			}
+		}
 	}
 }
 
