@@ -152,6 +152,9 @@ var companions = map[string]map[string]any{
 	"command.env[0].secret": {"name": "A"},
 	"env[0].value":          {"name": "A"},
 	"env[0].secret":         {"name": "A"},
+
+	"command.descriptors[0].input":  {"number": 3},
+	"command.descriptors[0].output": {"number": 3},
 }
 
 // with gives message m with v at a path, by way of new maps and lists.
@@ -259,6 +262,8 @@ func (b *badLab) least(verb string) map[string]any {
 		return with(with(p, "rows", 24), "cols", 80)
 	case wire.VerbSignal:
 		return with(p, "signal", "KILL")
+	case wire.VerbSearch:
+		return with(p, "pattern", "x")
 	}
 	return p
 }

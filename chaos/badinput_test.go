@@ -206,7 +206,7 @@ func TestBadInputPlaces(t *testing.T) {
 func TestBadInputEvicted(t *testing.T) {
 	l := start(t)
 	a := newAgent(t, l, wire.Open{Cwd: t.TempDir(), Limits: &wire.SessionLimits{RetainedProcesses: 1}})
-	first := a.text(t, "echo first").Receipt.Process
+	first := a.run(t, wire.Command{Text: "echo first", Output: &wire.OutputLimits{ShipBytes: -1}}).Receipt.Process
 	second := a.text(t, "echo second").Receipt.Process
 	ref := wire.ProcessRef{Process: first}
 	refused(t, a.raw(t, wire.VerbRead, wire.Read{Version: 1, ProcessRef: ref}), wire.CodeExpired, "")

@@ -232,7 +232,7 @@ func TestOut(t *testing.T) {
 	})
 
 	// OUT 51
-	t.Run("output is served after the end, then expired, never unknown", func(t *testing.T) {
+	t.Run("output is served after the end, then as it was shipped or expired, never unknown", func(t *testing.T) {
 		t.Parallel()
 		s, err := l.Client.Open(t.Context(), wire.Open{Name: "few", Limits: &wire.SessionLimits{RetainedProcesses: 3}})
 		if err != nil {
@@ -241,7 +241,8 @@ func TestOut(t *testing.T) {
 		c := &caller{t, s, l.Client}
 		var ids []string
 		for i := range 6 {
-			ids = append(ids, c.run(fmt.Sprintf("echo quick; exit %d", i)).Receipt.Process)
+			ship := int64(-1 + i%2) // every other one is not shipped
+			ids = append(ids, c.runs(wire.Command{Text: fmt.Sprintf("echo quick; exit %d", i), Output: &wire.OutputLimits{ShipBytes: ship}}).Receipt.Process)
 		}
 		for i, id := range ids {
 			r, err := c.c.Status(t.Context(), id)
@@ -249,7 +250,7 @@ func TestOut(t *testing.T) {
 				t.Fatalf("receipt %d: %v, %v", i, r, err)
 			}
 			p, err := c.c.Read(t.Context(), wire.Read{ProcessRef: ref(id), WaitMS: 60_000})
-			if i >= 3 {
+			if i >= 3 || i%2 == 1 {
 				if err != nil || texts(p) != "quick\n" || !p.End || *p.ExitCode != i {
 					t.Errorf("retained %d: %+v, %v", i, p, err)
 				}
@@ -260,8 +261,11 @@ func TestOut(t *testing.T) {
 		if _, err := s.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.c.Read(t.Context(), wire.Read{ProcessRef: ref(ids[5])}); codeOf(err) != wire.CodeExpired {
-			t.Errorf("after the session: %v", err)
+		if p, err := c.c.Read(t.Context(), wire.Read{ProcessRef: ref(ids[5])}); err != nil || texts(p) != "quick\n" || !p.End || p.Owner != "" {
+			t.Errorf("after the session: %+v, %v", p, err)
+		}
+		if _, err := c.c.Read(t.Context(), wire.Read{ProcessRef: ref(ids[4])}); codeOf(err) != wire.CodeExpired {
+			t.Errorf("after the session, not shipped: %v", err)
 		}
 		if r, err := c.c.Status(t.Context(), ids[5]); err != nil || *r.ExitCode != 5 {
 			t.Errorf("after the session: %v, %v", r, err)

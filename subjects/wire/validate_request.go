@@ -175,6 +175,9 @@ func (m *Write) Validate() error {
 		if p := m.Read.Process; p != "" && p != m.Process {
 			c.fail("process", "%s is not the process that is written to; leave it out", quote(p))
 		}
+		if s := m.Read.InSession; s != "" && s != m.InSession {
+			c.fail("in_session", "%s is not the session of the write; leave it out", quote(s))
+		}
 		c.page(m.Read)
 	}
 	return c.result()
