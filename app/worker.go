@@ -97,8 +97,13 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	defer events.Close()
+	output, err := w.connect(ctx, "output")
+	if err != nil {
+		return err
+	}
+	defer output.Close()
 	a, err := actors.New(actors.Config{
-		Name: o.Name, Dir: o.Dir, Control: control, Events: events, Cwd: o.Cwd,
+		Name: o.Name, Dir: o.Dir, Control: control, Events: events, Output: output, Cwd: o.Cwd,
 		Environ: os.Environ(), Build: Version(), Logger: o.Logger,
 		OnUp: func() { close(w.up) },
 	})
