@@ -50,6 +50,13 @@ func (g *Gateway) fromOutput(ctx context.Context, c *call, req wire.Request, r *
 		}
 		page.Owner = owner
 		return wire.EncodeReply(c.ContentType(), page, nil)
+	case *wire.Search:
+		found, err := searchStored(ctx, log, m, st)
+		if err != nil {
+			return nil, err
+		}
+		found.Owner = owner
+		return wire.EncodeReply(c.ContentType(), found, nil)
 	}
 	return nil, fmt.Errorf("%T is not answered from the stream", req)
 }
@@ -57,13 +64,12 @@ func (g *Gateway) fromOutput(ctx context.Context, c *call, req wire.Request, r *
 // readStored makes a page. What a process that may still run printed is not known to its
 // end: a place ahead of what is stored is no mistake, and has nothing yet.
 func readStored(log *output.Log, m *wire.Read, st output.State) (*wire.Page, error) {
-	have := log.Stats()
-	ahead := m.Cursor != nil && *m.Cursor > have.LatestCursor || m.Offset != nil && *m.Offset > have.TotalBytes
-	if st.State.Terminal() || !ahead {
+	end, ahead := isAhead(log, m.Cursor, m.Offset, st)
+	if !ahead {
 		return log.Read(*m, st)
 	}
 	at := *m
-	at.Cursor, at.Offset = &have.LatestCursor, nil
+	at.Cursor, at.Offset = &end, nil
 	page, err := log.Read(at, st)
 	if err != nil {
 		return nil, err
@@ -74,6 +80,35 @@ func readStored(log *output.Log, m *wire.Read, st output.State) (*wire.Page, err
 		page.Offset, page.NextOffset = *m.Offset, *m.Offset
 	}
 	return page, nil
+}
+
+// searchStored looks for lines, under the same terms.
+func searchStored(ctx context.Context, log *output.Log, m *wire.Search, st output.State) (*wire.Found, error) {
+	end, ahead := isAhead(log, m.Cursor, m.Offset, st)
+	if !ahead {
+		return log.Search(ctx, *m, st)
+	}
+	at := *m
+	at.Cursor, at.Offset = &end, nil
+	found, err := log.Search(ctx, at, st)
+	if err != nil {
+		return nil, err
+	}
+	if m.Cursor != nil {
+		found.NextCursor = *m.Cursor
+	} else {
+		found.NextOffset = *m.Offset
+	}
+	found.Matches = []wire.Match{} // the line without an end may be looked at whole: it is before the place
+	return found, nil
+}
+
+// isAhead reports whether a place is behind all that is stored of a process that may still
+// run, and where that ends.
+func isAhead(log *output.Log, cursor, offset *int64, st output.State) (end int64, ahead bool) {
+	have := log.Stats()
+	ahead = cursor != nil && *cursor > have.LatestCursor || offset != nil && *offset > have.TotalBytes
+	return have.LatestCursor, ahead && !st.State.Terminal()
 }
 
 // restore makes a log of what is stored of a process.

@@ -159,6 +159,66 @@ func TestReadWithoutTheWorker(t *testing.T) {
 	}
 }
 
+// A search finds in the stream what it found in the worker's log.
+func TestSearchWithoutTheWorker(t *testing.T) {
+	s := server(t)
+	w := newWorker(t, s, "w1")
+	serve(t, s, "g1")
+	tenant := connect(t, s, subjects.RoleTenant, "local")
+	const n = 600
+	l := printed(t, "p", n)
+	l.Close(true, "")
+	for _, id := range []string{"p", "holed"} {
+		w.record(wire.Receipt{Process: id, Tenant: "local", State: wire.StateCompleted, ExitCode: new(0), Output: l.Stats()})
+	}
+	w.record(wire.Receipt{Process: "live", Tenant: "local", State: wire.StateRunning})
+	w.ship("local", "p", l, 0, 333)
+	w.ship("local", "p", l, 333, n)
+	w.ship("local", "holed", l, 0, 100)
+	w.ship("local", "holed", l, 400, n)
+	w.ship("local", "live", l, 0, 100)
+	w.stop()
+	search := func(m wire.Search) *wire.Found {
+		t.Helper()
+		m.Version = 1
+		return mustAsk[wire.Found](t, tenant, "local", wire.VerbSearch, &m)
+	}
+	for _, m := range []wire.Search{
+		{Pattern: `line \d*7 é`, MaxMatches: 1000},
+		{Pattern: "line 33", Literal: true, Stream: "stderr", BeforeLines: 2, AfterLines: 3},
+		{Pattern: "LINE 5", IgnoreCase: true, Cursor: new(int64(300)), MaxMatches: 5},
+		{Pattern: "nowhere"},
+	} {
+		m.ProcessRef = ref("p")
+		want, err := l.Search(t.Context(), m, output.State{State: wire.StateCompleted, ExitCode: new(0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.Version, want.Owner = 1, wire.OwnerUnreachable
+		if got := search(m); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s\n%+v\n%+v", m.Pattern, got, want)
+		}
+	}
+	got := search(wire.Search{ProcessRef: ref("holed"), Pattern: "line (99|100|399|400) "})
+	if len(got.Matches) != 2 || len(got.Gaps) != 1 || got.Gaps[0].Reason != wire.GapNotShipped || !got.End {
+		t.Errorf("%+v", got)
+	}
+	got = search(wire.Search{ProcessRef: ref("live"), Pattern: "line 9"})
+	if len(got.Matches) != 11 || got.End || got.State != wire.StateUnreachable || got.NextCursor != 100 {
+		t.Errorf("%d matches, %+v", len(got.Matches), got)
+	}
+	for _, m := range []wire.Search{{Cursor: new(int64(500))}, {Offset: new(int64(1 << 30))}} {
+		m.ProcessRef, m.Pattern = ref("live"), "line"
+		got = search(m)
+		if len(got.Matches) > 0 || got.End || m.Cursor != nil && got.NextCursor != 500 || m.Offset != nil && got.NextOffset != 1<<30 {
+			t.Errorf("%+v", got)
+		}
+	}
+	if _, err := ask[wire.Found](t, tenant, "local", wire.VerbSearch, &wire.Search{Version: 1, ProcessRef: ref("p"), Pattern: "("}); code(err) != wire.CodeInvalidArguments {
+		t.Errorf("%v", err)
+	}
+}
+
 // Of what may still run, the start is read in a row, and is never the end: a reader goes
 // on where it stopped when the worker is back.
 func TestReadOfWhatMayStillRun(t *testing.T) {

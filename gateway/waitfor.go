@@ -57,7 +57,8 @@ func (g *Gateway) waitFor(ctx context.Context, c *call) ([]byte, error) {
 		rest := time.Until(d)
 		limit = min(limit, rest-min(wayBack, rest/3))
 	}
-	w := several{gateway: g, call: c, m: m, base: ctx, until: time.Now().Add(limit), news: make(chan waitNews, n)}
+	began := time.Now()
+	w := several{gateway: g, call: c, m: m, base: ctx, began: began, until: began.Add(limit), news: make(chan waitNews, n)}
 	ctx, cancel := context.WithTimeout(ctx, limit+lastWords)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -74,6 +75,7 @@ type several struct {
 	call    *call
 	m       *wire.WaitFor
 	base    context.Context //nolint:containedctx // of the request; those of its pieces have deadlines of their own
+	began   time.Time
 	until   time.Time
 	news    chan waitNews
 }
@@ -147,11 +149,8 @@ func met(mode string, results []wire.ProcessWait) bool {
 // tried again, because it may pass while the others are waited for.
 func (w *several) one(ctx context.Context, i int, id string) {
 	piece := firstPiece
-	switch w.m.For {
-	case "pattern":
+	if w.m.For == "pattern" {
 		piece = firstPatternPiece
-	case "quiet": // counts from the call
-		piece = wire.MaxWaitMS * time.Millisecond
 	}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -187,6 +186,9 @@ func (w *several) one(ctx context.Context, i int, id string) {
 func (w *several) ask(ctx context.Context, id string, piece time.Duration) (res *wire.ProcessWait, again bool) {
 	m := *w.m
 	m.Process, m.Processes, m.Mode, m.WaitMS = id, nil, "", max(1, piece.Milliseconds())
+	if m.For == "quiet" { // counts from the call, not from its pieces
+		m.WaitedMS = min(m.WaitedMS+time.Since(w.began).Milliseconds(), wire.MaxWaitMS)
+	}
 	asked, cancel := context.WithTimeout(w.base, piece+overdue)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
