@@ -140,3 +140,28 @@ func TestTheBytesOfTheProtocolAreCounted(t *testing.T) {
 		t.Errorf("the page says %q, not%s", lines[0], want)
 	}
 }
+
+// Each case of the official suite that may fail has its reason.
+func TestTheConformanceListsHaveReasons(t *testing.T) {
+	files, err := filepath.Glob(".ci/conformance-*.yml")
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !contains(t, ".ci/conformance", "check "+strings.TrimSuffix(strings.TrimPrefix(file, ".ci/conformance-"), ".yml")) {
+			t.Errorf("nothing reads %s", file)
+		}
+		for _, line := range strings.Split(string(b), "\n")[3:] {
+			if line != "" && !regexp.MustCompile(`^  - [a-z0-9-]+:[a-z0-9-]+ # .{10,}$`).MatchString(line) {
+				t.Errorf("%s: %q gives no check with its reason", file, line)
+			}
+		}
+	}
+	if !contains(t, ".ci/run", ".ci/conformance") {
+		t.Error("the gate does not run it")
+	}
+}
