@@ -3,6 +3,7 @@ package runtime
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +103,8 @@ func TestOnlyWhatWasAskedFor(t *testing.T) {
 // An input can be opened again by whoever may run the child.
 func TestInputOfAnotherUser(t *testing.T) {
 	need(t, "root", os.Getuid() == 0, "to be another user takes root")
+	_, err := exec.LookPath("setpriv")
+	need(t, "setpriv", err == nil, fmt.Sprint(err))
 	each(t, func(t *testing.T, f *Forker) {
 		s := bash(t, "exec setpriv --reuid=65534 --regid=65534 --clear-groups cat /dev/fd/3 -")
 		s.Descriptors = []wire.Descriptor{input(3, "for anybody")}
