@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,8 @@ import (
 	"github.com/limpet-sh/limpet/actors/keeper"
 	"github.com/limpet-sh/limpet/app"
 	"github.com/limpet-sh/limpet/client"
+	"github.com/limpet-sh/limpet/subjects"
+	"github.com/limpet-sh/limpet/subjects/bus"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -40,6 +43,8 @@ func Role(args []string) (code int, played bool) {
 		err = playWorker(args[len(args)-1])
 	case "up":
 		err = playUp(args[2])
+	case "gateway":
+		err = playGateway(args[2])
 	default:
 		return 0, false
 	}
@@ -84,6 +89,29 @@ func playWorker(file string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return w.Run(ctx)
+}
+
+// gatewayFile is how a gateway of a fleet finds NATS; it is 0600.
+type gatewayFile struct{ Socket, Name, User, Password string }
+
+func playGateway(file string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var f gatewayFile
+	if err := json.Unmarshal(b, &f); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return app.Gateway(ctx, app.GatewayOptions{
+		Bus: bus.Config{
+			Dial: bus.DialUnix(f.Socket), User: f.User, Password: f.Password,
+			InboxPrefix: subjects.InboxPrefix(subjects.RoleGateway, f.Name),
+		},
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+	})
 }
 
 func playUp(dir string) error {
