@@ -71,7 +71,7 @@ Start with:
 		return usagef("%v; see: %s --help", err, c.CommandPath())
 	})
 	root.AddCommand(
-		newRun(g), newUp(g), newStart(g), newPS(g), newLogs(g), newWait(g),
+		newRun(g), newUp(g), newStart(g), newPS(g), newLogs(g), newSearch(g), newWait(g),
 		newWrite(g), newKill(g), newEvents(g), newMCP(g), newWorker(),
 	)
 	return root
