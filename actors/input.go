@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"errors"
 	"time"
 
 	"github.com/limpet-sh/limpet/subjects/wire"
@@ -52,12 +53,22 @@ func (p *process) enqueue(w writeCall) {
 
 var errNoInput = wire.Errorf(wire.CodeStdinClosed, `the process takes no input (any more); for input start it with stdin "pipe" or a tty`)
 
+// writer makes the writes. Those that waited behind one that the process did not take
+// are refused with it: they have waited as long, and must not overtake it.
 func (p *process) writer(in Input, calls <-chan writeCall) {
-	for {
+	var stuck error
+	for behind := 0; ; {
 		select {
 		case w := <-calls:
 			r := report{kind: reportWritten, write: w, start: p.out.Next()}
-			r.closed, r.err = p.writeOne(in, w)
+			if behind--; behind >= 0 && w.m != nil {
+				r.err = stuck
+			} else {
+				r.closed, r.err = p.writeOne(in, w)
+				if errors.Is(r.err, &wire.Error{Code: wire.CodeInputBackpressure}) {
+					stuck, behind = r.err, len(calls)
+				}
+			}
 			r.offset = in.InputOffset()
 			if !p.tell(r) {
 				p.answerWrite(r)

@@ -46,12 +46,13 @@ func (p *Process) InputOffset() int64 { return p.input.written.Load() }
 // does not reach beyond was made already and is acknowledged, not made again;
 // any other offset is offset_conflict.
 //
-// It waits at most 5 seconds for the process to read. If it then has written a part or
-// nothing, or ctx ended after a part, or a worker died over an earlier write, the input
-// is closed and the error is delivery_unknown: the caller must not try again. If ctx
-// ends before the first byte, nothing has happened and its cause is returned. Other
-// errors are stdin_closed, and invalid_arguments for a line that a terminal in
-// canonical mode would cut off. n is the count of bytes that are with the process.
+// It waits at most 5 seconds for the process to read. If not one byte went until then,
+// nothing has happened and the error is input_backpressure. If a part went, or ctx ended
+// after a part, or a worker died over an earlier write, the input is closed and the error
+// is delivery_unknown: the caller must not try again. If ctx ends before the first byte,
+// nothing has happened and its cause is returned. Other errors are stdin_closed, and
+// invalid_arguments for a line that a terminal in canonical mode would cut off. n is the
+// count of bytes that are with the process.
 func (p *Process) WriteInput(ctx context.Context, offset int64, b []byte) (n int, err error) {
 	i := &p.input
 	i.mu.Lock()
@@ -94,6 +95,10 @@ func (p *Process) WriteInput(ctx context.Context, offset int64, b []byte) (n int
 	if n == 0 && (ctx.Err() != nil || i.leaving.Load()) {
 		s.word(wordWriting).Store(0) // nothing was delivered: the caller may try again
 		return 0, cmp.Or(context.Cause(ctx), errReleased)
+	}
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		s.word(wordWriting).Store(0)
+		return 0, wire.Errorf(wire.CodeInputBackpressure, "the process has not read its input for %v; nothing was written, the input stays open", inputLimit)
 	}
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.EIO) {
 		s.word(wordWriting).Store(0)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -106,9 +108,12 @@ func TestInputSurvivesTheWorker(t *testing.T) {
 
 func TestInputThatNobodyReads(t *testing.T) {
 	c, _, _ := attach(t, startKeeper(t, time.Minute), 1)
-	s := bash("p", "sleep 60")
+	s := bash("p", "trap 'cat >/dev/null' USR1; echo ready; while :; do sleep 0.05; done")
 	s.Stdin = true
 	p := spawn(t, c, s)
+	var out record
+	go p.Pump(t.Context(), &out, 0) // ends with the process
+	eventually(t, "ready", func() bool { return out.size() > 0 })
 	full := []byte(strings.Repeat("x", 64<<10))
 	if n, err := p.WriteInput(t.Context(), 0, full); n != len(full) || err != nil {
 		t.Fatal(n, err)
@@ -120,11 +125,28 @@ func TestInputThatNobodyReads(t *testing.T) {
 		t.Errorf("write to a full pipe: %d %v", n, err)
 	}
 	start := time.Now()
-	if n, err := p.WriteInput(t.Context(), int64(len(full)), full); n != 0 || !isCode(err, wire.CodeDeliveryUnknown) {
+	if n, err := p.WriteInput(t.Context(), int64(len(full)), full); n != 0 || !isCode(err, wire.CodeInputBackpressure) {
 		t.Errorf("write to a full pipe: %d %v", n, err)
 	}
-	if d := time.Since(start); d < inputLimit || d > inputLimit+2*time.Second {
+	if d := time.Since(start); d < inputLimit || d > inputLimit+10*time.Second {
 		t.Errorf("after %v", d)
+	}
+	// The input is open as before, for a process that reads again.
+	if err := p.Signal(t.Context(), unix.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.WriteInput(t.Context(), int64(len(full)), full); n != len(full) || err != nil {
+		t.Errorf("write to a process that reads again: %d %v", n, err)
+	}
+	// Of a part nobody knows what became of the rest.
+	w := s
+	w.Process, w.Argv = "w", []string{"bash", "-c", "sleep 60"}
+	p = spawn(t, c, w)
+	if n, err := p.WriteInput(t.Context(), 0, full[:60_000]); n != 60_000 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, err := p.WriteInput(t.Context(), 60_000, full); n <= 0 || n >= len(full) || !isCode(err, wire.CodeDeliveryUnknown) {
+		t.Errorf("write of more than there is room for: %d %v", n, err)
 	}
 	if _, err := p.WriteInput(t.Context(), -1, full); !isCode(err, wire.CodeStdinClosed) {
 		t.Errorf("write after that: %v", err)
