@@ -69,7 +69,7 @@ func (s *session) resolve(c *wire.Command) (*resolved, error) {
 // defaults gives a command with what the session says, where it says nothing itself.
 func (s *session) defaults(rec *wire.SessionRecord, c *wire.Command) wire.Command {
 	full := *c
-	full.Cwd, full.TimeoutMS, full.Streams = cmp.Or(c.Cwd, currentCwd(rec)), s.timeout(c), cmp.Or(c.Streams, wire.StreamsSeparate)
+	full.Cwd, full.TimeoutMS, full.Streams = cmp.Or(c.Cwd, rec.CurrentCwd()), s.timeout(c), cmp.Or(c.Streams, wire.StreamsSeparate)
 	if c.Text != "" {
 		full.Shell = cmp.Or(c.Shell, rec.Shell)
 		full.Login, full.CaptureState = c.Login || rec.Login, c.CaptureState || rec.CaptureState

@@ -272,7 +272,7 @@ func (s *session) info() *wire.Session {
 		Shell: rec.Shell, Login: rec.Login, CaptureState: rec.CaptureState,
 	}
 	if rec.CaptureState || rec.State != nil {
-		info.CurrentCwd = currentCwd(rec)
+		info.CurrentCwd = rec.CurrentCwd()
 	}
 	return info
 }

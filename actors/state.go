@@ -115,7 +115,7 @@ type taken struct {
 func (s *session) take(ch *changes, at time.Time, adopted bool) taken {
 	for {
 		rec := s.rec.Load()
-		t := taken{outcome: stateUnchanged, cwd: currentCwd(rec), notes: ch.notes}
+		t := taken{outcome: stateUnchanged, cwd: rec.CurrentCwd(), notes: ch.notes}
 		switch {
 		case rec.Closed:
 			t.outcome, t.notes = stateMissed, append(t.notes, "the session has ended")
@@ -141,7 +141,7 @@ func (s *session) take(ch *changes, at time.Time, adopted bool) taken {
 			next.State.At = &at
 		}
 		if s.rec.CompareAndSwap(rec, &next) {
-			t.outcome, t.cwd, t.stored = stateSaved, currentCwd(&next), s.carry.write(s)
+			t.outcome, t.cwd, t.stored = stateSaved, next.CurrentCwd(), s.carry.write(s)
 			return t
 		}
 	}
@@ -214,20 +214,12 @@ func sameState(a, b *wire.SessionState) bool {
 	return a.Cwd == b.Cwd && slices.Equal(a.Env, b.Env) && slices.Equal(a.Unset, b.Unset)
 }
 
-// currentCwd is where the next command of a session runs.
-func currentCwd(rec *wire.SessionRecord) string {
-	if rec.State != nil && rec.State.Cwd != "" {
-		return rec.State.Cwd
-	}
-	return rec.Cwd
-}
-
 // goHome lets a session whose directory is gone run its next command where it was opened.
 func (s *session) goHome(gone string) (home string) {
 	for {
 		rec := s.rec.Load()
 		if rec.State == nil || rec.State.Cwd != gone {
-			return currentCwd(rec) // another command has moved it
+			return rec.CurrentCwd() // another command has moved it
 		}
 		next, st := *rec, *rec.State
 		st.Cwd, next.State = "", &st
@@ -297,7 +289,7 @@ func notTakenFrom(e *keeper.Exited) string {
 func (p *process) missed(why string) {
 	p.receipt.StateCapture = stateMissed
 	if s := p.deps.dir.session(p.tenant, p.session); s != nil {
-		p.receipt.SessionCwd = currentCwd(s.rec.Load())
+		p.receipt.SessionCwd = s.rec.Load().CurrentCwd()
 	}
 	p.note("state: not captured: " + why)
 }

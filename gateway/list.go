@@ -207,10 +207,14 @@ func (l *lister) answer(ctx context.Context) ([]byte, error) {
 }
 
 func sessionOf(rec *wire.SessionRecord) wire.Session {
-	return wire.Session{
+	s := wire.Session{
 		Version: wire.Version, ID: rec.ID, Name: rec.Name, Tenant: rec.Tenant, Worker: rec.Worker,
 		Incarnation: rec.Incarnation, Cwd: rec.Cwd, CreatedAt: rec.CreatedAt, Limits: rec.Limits,
 		IdleTTLMS: rec.IdleTTLMS, Labels: rec.Labels, Closed: rec.Closed,
 		Shell: rec.Shell, Login: rec.Login, CaptureState: rec.CaptureState,
 	}
+	if rec.CaptureState || rec.State != nil {
+		s.CurrentCwd = rec.CurrentCwd()
+	}
+	return s
 }

@@ -26,6 +26,14 @@ type SessionRecord struct {
 	ClosedAt  *time.Time    `json:"closed_at,omitempty"`
 }
 
+// CurrentCwd is where the next command runs that gives no directory.
+func (r *SessionRecord) CurrentCwd() string {
+	if r.State != nil && r.State.Cwd != "" {
+		return r.State.Cwd
+	}
+	return r.Cwd
+}
+
 // SessionState is a directory and an exported environment, as a difference to what the
 // session's commands would start with otherwise.
 type SessionState struct {
