@@ -39,7 +39,7 @@ func (s *session) close(c closing) {
 		s.log.Debug("all processes have ended")
 	}
 	for _, p := range s.members {
-		p.orders <- order{evict: true}
+		p.orders <- order{evict: true, closing: true}
 	}
 	s.awaitAll()
 	if s.deps.spool != "" {

@@ -11,11 +11,11 @@ import (
 // depart ends the actor at its session's word. An eviction takes the output along and
 // lets the keeper forget. A leave touches neither, because the next incarnation adopts;
 // nor does the eviction of what is not recorded, because nothing else knows its end.
-func (p *process) depart(evict bool) {
+func (p *process) depart(evict, closing bool) {
 	p.last = func(r request) { refuse(r, errGone(p.id)) }
 	if evict {
 		p.awaitKept()
-		p.ship.Load().settle(shipPatience)
+		p.ship.Load().settle(shipPatience, closing)
 	} else {
 		p.last = func(r request) { refuse(r, errLeaving()) }
 		p.awaitFork()

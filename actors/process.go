@@ -93,8 +93,8 @@ type order struct {
 	mode  keeper.Mode
 	grace time.Duration
 	// giveUp says that the stop had its time; evict ends the actor and its output, leave
-	// the actor alone.
-	giveUp, evict, leave bool
+	// the actor alone. closing says that its session ends with it.
+	giveUp, evict, leave, closing bool
 }
 
 // report is a message of a goroutine that the actor owns.
@@ -240,7 +240,7 @@ func (p *process) report(r report) bool {
 func (p *process) obey(o order) bool {
 	switch {
 	case o.evict || o.leave:
-		p.depart(o.evict)
+		p.depart(o.evict, o.closing)
 		return false
 	case o.giveUp:
 		p.giveUp(o.cause)

@@ -29,6 +29,10 @@ const (
 	shipPatience = 2 * time.Second
 	// shipLittle is what a message holds at least, in bytes, that does not slow the next.
 	shipLittle = 4 << 10
+	// shipRate, in bytes a second, and shipBurst bound what a worker ships: a MiB costs
+	// worker and store 3 ms of a processor, which commands in a row would feel.
+	shipRate  = 16 << 20
+	shipBurst = 4 << 20
 	// shipLanes bounds the messages that a worker has in flight, and their memory.
 	shipLanes = 16
 )
@@ -41,6 +45,21 @@ type shipping struct {
 	e      uint64      // incarnation of the worker
 	// unshipped counts processes that left before all was shipped.
 	unshipped atomic.Int64
+
+	mu   sync.Mutex
+	free time.Time // guarded by mu; when all that was reserved is paid at shipRate
+}
+
+// reserve gives the time at which so many bytes may be sent. A negative number gives back.
+func (s *shipping) reserve(bytes int64) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if full := time.Now().Add(-shipBurst * time.Second / shipRate); s.free.Before(full) {
+		s.free = full
+	}
+	at := s.free
+	s.free = at.Add(time.Duration(bytes) * time.Second / shipRate)
+	return at
 }
 
 func newShipping(stream outputs, bytes int64, e uint64) *shipping {
@@ -80,6 +99,8 @@ type shipper struct {
 	ended   chan struct{} // closed when nothing follows; sealed and complete are set before
 	sealed  bool          // the end is known: the last message says so
 	whole   bool          // the streams were read to their end
+	hurried chan struct{} // closed when the process leaves with its session
+	hurry   sync.Once
 	done    chan struct{} // closed when run has returned
 	stored  atomic.Int64  // raw bytes in the stream
 
@@ -101,7 +122,7 @@ func (p *process) newShipper() *shipper {
 	}
 	s := &shipper{
 		shipping: p.deps.ship, log: p.out, tenant: p.tenant, process: p.id, limit: limit, stale: p.adopted, logger: p.log,
-		wake: make(chan struct{}, 1), ended: make(chan struct{}), done: make(chan struct{}),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}), hurried: make(chan struct{}), done: make(chan struct{}),
 	}
 	s.wakeAt.Store(1)
 	s.spawn = func() {
@@ -142,10 +163,13 @@ func (s *shipper) end(state wire.State) {
 }
 
 // settle waits for the rest, no longer than patience. What was not shipped then is a gap
-// for those who read without the worker.
-func (s *shipper) settle(patience time.Duration) {
+// for those who read without the worker. At the end of a session nobody is spared.
+func (s *shipper) settle(patience time.Duration, closing bool) {
 	if s == nil || !isDone(s.ended) || s.log.Stats().TotalBytes == 0 {
 		return
+	}
+	if closing {
+		s.hurry.Do(func() { close(s.hurried) })
 	}
 	t := time.NewTimer(patience)
 	defer t.Stop()
@@ -229,6 +253,17 @@ func (s *shipper) head(ctx context.Context) bool {
 func (s *shipper) persist(ctx context.Context, share int64, end bool) (sent int, ok bool) {
 	retry := stopped()
 	defer retry.Stop()
+	size := min(shipSize, s.log.Stats().TotalBytes-s.offset)
+	defer func(used int64) { s.reserve(s.used - used - size) }(s.used)
+	if wait := time.Until(s.reserve(size)); wait > 0 {
+		retry.Reset(wait)
+		select {
+		case <-retry.C:
+		case <-s.hurried: // shipPatience bounds it
+		case <-ctx.Done():
+			return 0, false
+		}
+	}
 	for delay := 5 * time.Millisecond; ; delay = min(2*delay, shipSlowly) {
 		sent, err := s.send(ctx, share, end)
 		if err == nil {

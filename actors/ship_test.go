@@ -390,3 +390,35 @@ func TestAnUnknownOutcomeIsNotSealed(t *testing.T) {
 		c.close()
 	})
 }
+
+// A worker ships so much a second, and a close as fast as it can.
+func TestShippingIsPaced(t *testing.T) {
+	inBubble(t, func(w *world) {
+		f := w.shipping()
+		w.worker.deps.ship.reserve(shipBurst + 10*shipRate)
+		_, c := w.started(text("x"))
+		c.says("x")
+		exitsWell(c)
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		if n := f.count(); n != 0 {
+			t.Errorf("%d messages at once", n)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := f.count(); n != 1 || f.at[0] < 10*time.Second {
+			t.Errorf("%d messages at %v", n, f.at)
+		}
+		f = &fakeOutputs{w: w}
+		w.worker.deps.ship.stream = f
+		w.worker.deps.ship.reserve(shipBurst + 10*shipRate)
+		_, c = w.started(text("y"))
+		c.says("y")
+		exitsWell(c)
+		before := w.after()
+		take[wire.Session](w.send("close", &wire.CloseSession{Version: wire.Version, SessionRef: wire.SessionRef{Session: "s1"}}))
+		if d := w.after() - before; d > 0 || f.count() != 1 {
+			t.Errorf("closed after %v, %d messages", d, f.count())
+		}
+	})
+}
