@@ -66,6 +66,8 @@ func TestTheLimitsAreDescribed(t *testing.T) {
 		{"output of a process in memory", "actors/output", "DefaultWindow", bytes},
 		{"output of a process on disk", "actors/output", "DefaultSpool", bytes},
 		{"output of all processes on disk", "actors", "SpoolBytes", bytes},
+		{"output of a process that is read without its worker", "subjects/wire", "DefaultShipBytes", bytes},
+		{"output that is shipped for that, in a second", "actors", "shipRate", bytes},
 		{"page of a read", "actors/output", "DefaultPage", bytes},
 		{"longest page of a read", "subjects/wire", "MaxPageBytes", bytes},
 		{"one write to stdin", "subjects/wire", "MaxInputBytes", bytes},
