@@ -106,6 +106,37 @@ func TestConcatenatedRestOfBoth(t *testing.T) {
 	}
 }
 
+// Where text and output differ in length, the rest is read from where it begins.
+func TestCutOfWhatIsNoText(t *testing.T) {
+	l, w := newLog(t, Config{})
+	w.write(wire.Stdout, strings.Repeat("a\xff", 2000))
+	out, _ := l.Render(wire.Render{Shape: wire.ShapeHead, MaxBytes: 1024, Exact: true}, false)
+	if out.NoticeAt != 1024 || out.OmittedOffset != 512 || out.OmittedBytes != 3488 || out.EncodingLoss != 256 {
+		t.Errorf("%+v", out)
+	}
+	out, _ = l.Render(wire.Render{Shape: wire.ShapeTail, MaxBytes: 1024, Exact: true}, false)
+	if out.OmittedOffset != 0 || out.OmittedBytes != 3488 || out.EncodingLoss != 256 {
+		t.Errorf("%+v", out)
+	}
+}
+
+// A text of both streams has nothing of the extra descriptors.
+func TestCombinedHasNoDescriptors(t *testing.T) {
+	l, w := newLog(t, Config{})
+	w.write(wire.Stdout, "a\n")
+	w.write(3, "{}\n")
+	w.write(wire.Stderr, "b\n")
+	w.write(wire.Stdout, strings.Repeat("c\n", 10))
+	out, _ := l.Render(wire.Render{Arrange: wire.ArrangeCombined}, false)
+	if out.Text != "a\nb\n"+strings.Repeat("c\n", 10) || out.TotalBytes != 24 {
+		t.Errorf("%+v", out)
+	}
+	out, _ = l.Render(wire.Render{Arrange: wire.ArrangeCombined, MaxLines: 2}, false)
+	if got := out.Text[:out.NoticeAt] + out.Text[out.NoticeAt+out.NoticeBytes:]; got != "a\nc\n" || out.OmittedBytes != 20 || out.OmittedLines != 10 {
+		t.Errorf("%+v", out)
+	}
+}
+
 // sample is two streams, in pieces as they were read.
 type sample struct {
 	l   *Log

@@ -34,8 +34,8 @@ func (t *text) waited(m *wire.WaitFor, w *wire.ProcessWait) {
 		return
 	case w.Met && w.Match != nil:
 		m := w.Match
-		t.note("%s: a line of %s matches (cursor %d, what follows is at %d): %s",
-			w.Process, m.Stream, m.Cursor, m.NextCursor, oneLine(m.Line, maxShown))
+		t.note("%s: a line of %s matches: %s", w.Process, m.Stream, oneLine(m.Line, maxShown))
+		t.note("what follows it: %s", t.opt.rest(w.Process, m.NextOffset))
 	case w.Met && m.For == "port":
 		owner := "who listens is not known"
 		switch w.PortOwner {

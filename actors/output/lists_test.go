@@ -49,6 +49,7 @@ func TestPageText(t *testing.T) {
 		}, at(5, "stdout", "five"), at(8, "stdout", "eight\n"))},
 		{"binary", page(wire.StateRunning, nil, at(0, "stdout", "x"), withheld, withheld, at(3, "stdout", "y\n"))},
 		{"loss", page(wire.StateRunning, nil, wire.Chunk{Stream: "stdout", Text: "\uFFFD\uFFFD", EncodingLoss: 2})},
+		{"descriptors", page(wire.StateRunning, nil, at(0, "stdout", "a"), at(1, "fd3", "{}"), at(2, "fd3", "\n"), at(3, "fd4", "x\n"), at(4, "stderr", "b\n"), at(5, "stdout", "c\n"))},
 		{"base64", page(wire.StateRunning, nil, data("ab"), data("cd"))},
 	} {
 		texts = append(texts, [2]string{c.name, PageText(c.Page, TextOptions{})})
@@ -169,7 +170,7 @@ func TestWaitedText(t *testing.T) {
 		{"exit", wire.WaitFor{For: "exit"}, met(func(w *wire.ProcessWait) { w.Receipt = ended })},
 		{"no receipt", wire.WaitFor{}, met(func(w *wire.ProcessWait) { w.Receipt = nil })},
 		{"pattern", wire.WaitFor{For: "pattern"}, met(func(w *wire.ProcessWait) {
-			w.Match = &wire.Match{Stream: "stderr", Line: "ready on\t:3000", Cursor: 4, NextCursor: 5}
+			w.Match = &wire.Match{Stream: "stderr", Line: "ready on\t:3000", NextOffset: 50}
 		})},
 		{"port", wire.WaitFor{For: "port", Port: 3000}, met(owned("process"))},
 		{"port of another", wire.WaitFor{For: "port", Port: 3000}, met(owned("other"))},

@@ -157,8 +157,12 @@ func omitted(process string, s *wire.Rendered, o *TextOptions) string {
 	return fmt.Sprintf("[%s%d of %d bytes omitted; %s]", lines, s.OmittedBytes, s.TotalBytes, o.rest(process, s.OmittedOffset))
 }
 
-// streams says what the texts of the streams do not say themselves.
+// streams says what the texts of the streams do not say themselves, and which streams
+// have none.
 func (t *text) streams(r *wire.Receipt, res *wire.Result) {
+	for _, d := range r.Output.Descriptors {
+		t.note("%s: %s, not shown here; read that stream", wire.Stream(d.Number), plural(d.Bytes, "byte", "bytes"))
+	}
 	for _, s := range []struct {
 		name string
 		*wire.Rendered
@@ -212,11 +216,18 @@ func (t *text) page(p *wire.Page) {
 		}
 	}
 	var data []byte // of chunks in base64, which is one text over all
-	loss := 0
+	loss, extra := 0, ""
 	for i := 0; i < len(p.Chunks); i++ {
 		c := &p.Chunks[i]
 		before(c.Cursor)
 		loss += c.EncodingLoss
+		if s := descriptor(c.Stream); s != extra { // stdout and stderr mix as at a terminal
+			if extra = s; s == "" {
+				s = c.Stream
+			}
+			t.note("%s", s)
+			t.raw("\n")
+		}
 		switch {
 		case c.Binary:
 			n := int64(c.SourceBytes)
@@ -237,21 +248,33 @@ func (t *text) page(p *wire.Page) {
 	}
 	before(p.NextCursor)
 	t.raw(base64.StdEncoding.EncodeToString(data))
-	if t.b.Len() == 0 {
-		switch {
-		case p.Output.TotalBytes > 0 && len(p.Chunks) > 0:
-			t.line(fmt.Sprintf("(no visible output in %d bytes)", p.NextOffset-p.Offset))
-		case p.Output.TotalBytes > 0:
-			t.line("(no new output)")
-		case p.State.Terminal():
-			t.line(noOutput)
-		case p.State != wire.StateUnreachable && p.Owner == "":
-			t.line(noOutputYet)
-		}
-	}
+	t.nothing(p)
 	if loss > 0 {
 		t.note("not UTF-8: %s, shown as U+FFFD", plural(loss, "byte", "bytes"))
 	}
+}
+
+// nothing says why a page shows nothing, where it does.
+func (t *text) nothing(p *wire.Page) {
+	switch {
+	case t.b.Len() > 0:
+	case p.Output.TotalBytes > 0 && len(p.Chunks) > 0:
+		t.line(fmt.Sprintf("(no visible output in %d bytes)", p.NextOffset-p.Offset))
+	case p.Output.TotalBytes > 0:
+		t.line("(no new output)")
+	case p.State.Terminal():
+		t.line(noOutput)
+	case p.State != wire.StateUnreachable && p.Owner == "":
+		t.line(noOutputYet)
+	}
+}
+
+// descriptor is the name of a stream that is neither stdout nor stderr, else "".
+func descriptor(stream string) string {
+	if s, ok := wire.ParseStream(stream); ok && s <= wire.Stderr {
+		return ""
+	}
+	return stream
 }
 
 // plural is a count with its noun.

@@ -134,6 +134,7 @@ func TestTextOfEveryEnd(t *testing.T) {
 		{"nine that could not be ended", ran(cancelled, wire.ReasonCancel, all(exited(0), func(r *wire.Receipt) { r.Unsignalled = []int{1, 2, 3, 4, 5, 6, 7, 8, 9} }))},
 		{"part of the output is gone", ran(completed, wire.ReasonExit, all(exited(0), func(r *wire.Receipt) { r.Output.DroppedBytes = 5 }))},
 		{"output incomplete", ran(completed, wire.ReasonExit, all(exited(0), func(r *wire.Receipt) { r.Output.Complete, r.Output.Error = false, "the streams were held open" }))},
+		{"descriptors", ran(completed, wire.ReasonExit, all(exited(0), func(r *wire.Receipt) { r.Output.Descriptors = []wire.DescriptorBytes{{Number: 3, Bytes: 12}} }))},
 		{"stalled", ran(wire.StateRunning, "", func(r *wire.Receipt) { r.Output.Stalled = true })},
 		{"state saved", ran(completed, wire.ReasonExit, all(exited(0), func(r *wire.Receipt) { r.StateCapture, r.SessionCwd = "saved", "/srv/app" }))},
 		{"state unchanged", ran(completed, wire.ReasonExit, all(exited(0), func(r *wire.Receipt) { r.StateCapture, r.SessionCwd = "unchanged", "/srv" }))},
