@@ -144,11 +144,28 @@ func TestNamedVariablesExist(t *testing.T) {
 			if strings.HasPrefix(name, "LIMPET_V") { // streams are named like LIMPET_V1_EVENTS
 				continue
 			}
-			if !slices.ContainsFunc(sources, func(f string) bool { return contains(t, f, `"`+name+`"`) || contains(t, f, name+"=") }) {
+			read := func(f string) bool { return contains(t, f, `"`+name+`"`) || contains(t, f, name+"=") }
+			if !slices.ContainsFunc(sources, read) && !setting(t, name) {
 				t.Errorf("%s names %s, which nothing reads", page, name)
 			}
 		}
 	}
+}
+
+// setting tells whether a variable is that of a flag of one of our programs.
+func setting(t *testing.T, variable string) bool {
+	t.Helper()
+	table, flag, _ := strings.Cut(strings.ToLower(strings.TrimPrefix(variable, "LIMPET_")), "_")
+	flag = "--" + strings.ReplaceAll(flag, "_", "-")
+	switch table {
+	case "worker", "gateway":
+		out, err := exec.CommandContext(t.Context(), "go", "run", "./cmd/"+table, "--help").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s --help: %v", table, err)
+		}
+		return strings.Contains(string(out), flag+" ")
+	}
+	return slices.Contains(commands(t), table) && strings.Contains(help(t, table), flag+" ")
 }
 
 func contains(t *testing.T, file, text string) bool {
@@ -294,6 +311,9 @@ func TestTheArrowsOfTheMap(t *testing.T) {
 		}
 		if strings.HasPrefix(pkg, "subjects/bus/") {
 			pkg = "subjects/bus"
+		}
+		if strings.HasPrefix(pkg, "gateway/") { // a front end is at the level of its gateway
+			pkg = "gateway"
 		}
 		l, ok := level[path.Base(pkg)]
 		return l, ok

@@ -74,6 +74,8 @@ func TestTheLimitsAreDescribed(t *testing.T) {
 		{"one argument, or the text of a command", "subjects/wire", "MaxArgument", bytes},
 		{"waiting calls on one process", "actors", "maxWaiters", number},
 		{"clients of the socket", "subjects/bus/embedded", "MaxUnix", number},
+		{"a log is begun anew when its part starts and it has more than", "app", "MaxLog", bytes},
+		{"an `up` in the background goes on without use for", "app", "UntilIdle", duration},
 	} {
 		row := fmt.Sprintf("| %s | %s |", l.what, l.form(valueOf(t, l.dir, l.name)))
 		if !slices.Contains(strings.Split(text, "\n"), row) {

@@ -32,7 +32,7 @@ type Table struct {
 }
 
 // foreign are tables that another program of ours reads from the same file.
-var foreign = []string{"worker", "gateway", "run", "up", "start", "ps", "logs", "wait", "write", "kill", "events", "mcp"}
+var foreign = []string{"worker", "gateway", "run", "up", "start", "ps", "logs", "search", "wait", "write", "kill", "events", "mcp"}
 
 // unsettable flags say what to do now, which is no setting.
 var unsettable = []string{ConfigFlag, "help", "version"}

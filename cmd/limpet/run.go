@@ -146,7 +146,7 @@ func runCommand(ctx context.Context, g *globals, command wire.Command, stdin boo
 	if !notUp(err) {
 		return err
 	}
-	local, err := app.StartLocal(ctx, app.LocalOptions{Cwd: command.Cwd})
+	local, err := app.StartLocal(ctx, app.LocalOptions{})
 	if err != nil {
 		return fmt.Errorf("start a private limpet: %w", err)
 	}
