@@ -15,9 +15,10 @@ import (
 // Only builtins speak, in a way that neither functions nor aliases of the text reach:
 // nothing is forked, nothing is looked up in PATH. The text finds no positional
 // parameters, no variable and no function that it would not find under `bash -c`; its
-// errors name eval, `set -x` marks its lines with more than one plus, and `trap` lists
-// ours on EXIT. By that trap we hear of `exit`. A text may set its own, and then we hear
-// of its end as long as it runs to it.
+// errors name eval, `set -x` marks its lines with more than one plus, a quote that is not
+// closed is always exit code 2, and the shell stays where it would have become the last
+// program of the text. By a trap on EXIT, which `trap` lists, we hear of `exit`. A text may
+// set its own, and then we hear of its end as long as it runs to it.
 //
 // The last byte is never NUL: see keeper.Exited.
 
@@ -27,15 +28,32 @@ import (
 const bashLast = `! { [[ ${BASH_EXECUTION_STRING-} = - ]] || { \unset -f builtin;\builtin trap - DEBUG ERR RETURN;` +
 	`{ \builtin pwd;\builtin printf \\0;\builtin export -p && \builtin printf \\0ok; } >&65;BASH_EXECUTION_STRING=-; }; }`
 
-// bashWrap is one line, and so parsed before the text can change how. The inner eval has
+// A wrapper is one line, and so parsed before the text can change how. The inner eval has
 // the text as a quoted word, so that its first line is its own also in an error. What
 // brings the status of the text through our last words is a function, because `exit` in a
 // login shell would read ~/.bash_logout.
-const bashWrap = `\unset -f builtin;BASH_EXECUTION_STRING=$1;` +
-	`! { \builtin pwd;\builtin printf \\0;\builtin export -p && \builtin printf \\0; } 2>/dev/null >&65;` +
-	`\builtin trap '{ ` + bashLast + `; } >/dev/null 2>&1' EXIT;` +
-	`\builtin eval "\\builtin shift;\\builtin : \"\$BASH\";\\builtin eval -- ${1@Q}";` +
-	`{ \builtin eval '` + bashLast + `'";\\builtin set +v;limpet(){ \\builtin return $?;};limpet"; } >/dev/null 2>&1`
+const (
+	bashFirst = `\unset -f builtin;BASH_EXECUTION_STRING=$1;` +
+		`! { \builtin pwd;\builtin printf \\0;\builtin export -p && \builtin printf \\0; } 2>/dev/null >&65;`
+	bashTrap = `\builtin trap '{ ` + bashLast + `; } >/dev/null 2>&1' EXIT;`
+	bashText = `\builtin eval "\\builtin shift;\\builtin : \"\$BASH\";\\builtin eval -- ${1@Q}";` +
+		`{ \builtin eval '` + bashLast + `'";\\builtin set +v;limpet(){ \\builtin return $?;};limpet"; } >/dev/null 2>&1`
+
+	bashWrap     = bashFirst + bashText
+	bashWrapExit = bashFirst + bashTrap + bashText
+)
+
+// mayExit reports whether a bash text may end before its end. Others get no trap on EXIT:
+// a bash that has one takes notice of a signal by itself, and loses one that comes just
+// when it forks.
+func mayExit(text string) bool {
+	for _, word := range []string{"exit", "set", "shopt", "exec", "eval", "source", ". ", "trap", "?}", ":?", "posix"} {
+		if strings.Contains(text, word) {
+			return true
+		}
+	}
+	return false
+}
 
 // dash knows descriptors of one digit only, so it opens the file anew, from its start:
 // first behind room for the last words, which then come before.
@@ -48,18 +66,21 @@ const (
 		`{ \eval '` + dashLast + `'";\\exit $?"; } 2>/dev/null`
 )
 
-// wrapper gives the text that captures the state of a shell: of its path, and of the
-// program that this is a link to. It is empty where there is none.
-func wrapper(path, program string) string {
+// wrapper gives what captures the state of a shell around a text: of its path, and of the
+// program that this is a link to. It is empty where there is nothing.
+func wrapper(path, program, text string) string {
+	called := filepath.Base(path)
 	switch name := filepath.Base(program); {
-	case filepath.Base(path) == "rbash":
-		return "" // it redirects nothing
-	case name == "bash", strings.HasPrefix(name, "bash-"):
-		return bashWrap
+	case called == "rbash": // it redirects nothing
+		return ""
 	case name == "dash":
 		return dashWrap
+	case name != "bash" && !strings.HasPrefix(name, "bash-"):
+		return ""
+	case called == "sh", mayExit(text): // as sh it ends at an error of its own
+		return bashWrapExit
 	}
-	return ""
+	return bashWrap
 }
 
 // errNoWrapper is the answer to who asks for the state of a shell that cannot say it.

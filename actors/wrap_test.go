@@ -63,7 +63,7 @@ func speak(t testing.TB, shell, text string, login, wrapped bool, env ...string)
 		if err != nil {
 			t.Fatal(err)
 		}
-		how.Text, how.Args = wrapper(shell, program), []string{shell, text}
+		how.Text, how.Args = wrapper(shell, program, text), []string{shell, text}
 		if how.Text == "" {
 			t.Fatalf("there is no wrapper for %s", program)
 		}
