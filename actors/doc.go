@@ -14,10 +14,10 @@
 // # Concurrency
 //
 // [Worker.Run] starts everything and returns when, and only when, all of it has
-// ended. The bus calls the router on its own goroutine; the router only hands over.
-// A mailbox that is full answers "overloaded" and starts nothing; what reaches an actor
-// that has left is answered all the same. Messages of one sender to one actor arrive in
-// order.
+// ended, but for looks at files that hang in the kernel (files.go). The bus calls the
+// router on its own goroutine; the router only hands over. A mailbox that is full answers
+// "overloaded" and starts nothing; what reaches an actor that has left is answered all the
+// same. Messages of one sender to one actor arrive in order.
 //
 // A panic in a process actor ends that process (tree killed, record failed, event
 // published) and nothing else; one in a session ends that session; one in a call that

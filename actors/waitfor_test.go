@@ -2,8 +2,6 @@ package actors
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -318,81 +316,6 @@ func TestWaitForQuietInPieces(t *testing.T) {
 	})
 }
 
-func TestWaitForFile(t *testing.T) {
-	dir := t.TempDir()
-	inBubble(t, func(w *world) {
-		r, child := w.started(wire.Command{Text: "x", Cwd: dir})
-		rel := w.asks(r.Process, wire.WaitFor{For: "file", Path: "made"})
-		abs := w.asks(r.Process, wire.WaitFor{For: "file", Path: filepath.Join(dir, "linked")})
-		never := w.asks(r.Process, wire.WaitFor{For: "file", Path: "never", WaitMS: 300})
-		dangling := w.asks(r.Process, wire.WaitFor{For: "file", Path: "dangling"})
-		if err := os.Symlink(filepath.Join(dir, "nowhere"), filepath.Join(dir, "dangling")); err != nil {
-			t.Fatal(err)
-		}
-		wantWait(t, one(never), false, false)
-		wantTime(t, "expired", w.after(), 300*time.Millisecond)
-		time.Sleep(10 * time.Second)
-		before := w.after()
-		if err := os.WriteFile(filepath.Join(dir, "tmp"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "tmp"), filepath.Join(dir, "made")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("made", filepath.Join(dir, "linked")); err != nil {
-			t.Fatal(err)
-		}
-		wantWait(t, one(rel), true, false)
-		wantWait(t, one(abs), true, false)
-		if late := w.after() - before; late > lastLook {
-			t.Errorf("seen after %v", late)
-		}
-		child.leaves(0)
-		wantWait(t, one(dangling), false, true)
-		wantWait(t, one(w.asks(r.Process, wire.WaitFor{For: "file", Path: "made", WaitMS: 1})), true, true)
-	})
-}
-
-// Leftovers that are kept may do what is waited for.
-func TestWaitForFileOfKeptLeftovers(t *testing.T) {
-	dir := t.TempDir()
-	inBubble(t, func(w *world) {
-		r, child := w.started(wire.Command{Text: "x", Cwd: dir, Leftovers: wire.LeftoversKeep})
-		call := w.asks(r.Process, wire.WaitFor{For: "file", Path: "made"})
-		child.exits(keeper.Exited{Left: 1})
-		child.close()
-		w.waitFor(r.Process)
-		time.Sleep(5 * time.Second)
-		if err := os.WriteFile(filepath.Join(dir, "made"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		wantWait(t, one(call), true, false)
-		if at := w.after(); at < 5*time.Second || at > 6*time.Second {
-			t.Errorf("seen at %v", at)
-		}
-	})
-}
-
-// Looks at files that hang are bounded, and hold up no call.
-func TestLooksThatHang(t *testing.T) {
-	inBubble(t, func(w *world) {
-		r, _ := w.started(text("x"))
-		hung := &fileLook{files: w.worker.deps.files, path: "/", there: make(chan bool)} // whose answer never comes
-		if there, err := hung.exists(w.t.Context()); there || err != nil {
-			t.Errorf("%v, %v", there, err)
-		}
-		wantTime(t, "given up", w.after(), lookPatience)
-		for range maxLooks {
-			w.worker.deps.files.looks <- struct{}{}
-		}
-		if code := refusal(w.asks(r.Process, wire.WaitFor{For: "file", Path: "/"})); code != wire.CodeOverloaded {
-			t.Errorf("answered %s", code)
-		}
-		<-w.worker.deps.files.looks
-		wantWait(t, one(w.asks(r.Process, wire.WaitFor{For: "file", Path: "/"})), true, false)
-	})
-}
-
 // Those who wait for something are bounded by themselves: who reads gets through.
 func TestWaitForIsBounded(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -426,65 +349,5 @@ func TestWaitForWhenTheSessionCloses(t *testing.T) {
 		closed := w.send("close", &wire.CloseSession{Version: wire.Version, SessionRef: wire.SessionRef{Session: "s1"}})
 		wantWait(t, one(call), false, true)
 		take[wire.Session](closed)
-	})
-}
-
-// processVerbs is a request of every verb of a process.
-func processVerbs(r wire.ProcessRef) map[string]any {
-	return map[string]any{
-		"status":      &wire.Status{Version: wire.Version, ProcessRef: r},
-		"read":        &wire.Read{Version: wire.Version, ProcessRef: r},
-		"wait":        &wire.Wait{Version: wire.Version, ProcessRef: r, WaitMS: 1},
-		"wait_for":    &wire.WaitFor{Version: wire.Version, ProcessRef: r, WaitMS: 1},
-		"search":      &wire.Search{Version: wire.Version, ProcessRef: r, Pattern: "x"},
-		"write":       &wire.Write{Version: wire.Version, ProcessRef: r, Text: "x"},
-		"close_stdin": &wire.CloseStdin{Version: wire.Version, ProcessRef: r},
-		"resize":      &wire.Resize{Version: wire.Version, ProcessRef: r, WindowSize: wire.WindowSize{Rows: 1, Cols: 1}},
-		"signal":      &wire.Signal{Version: wire.Version, ProcessRef: r, Signal: "INT"},
-		"terminate":   &wire.Terminate{Version: wire.Version, ProcessRef: r},
-	}
-}
-
-func TestProcessVerbsAreAll(t *testing.T) {
-	for _, verb := range wire.Verbs() {
-		m := wire.NewRequest(verb)
-		if _, of := m.(interface{ Ref() wire.ProcessRef }); of != (processVerbs(wire.ProcessRef{})[verb] != nil) {
-			t.Errorf("%s: a verb of a process: %v", verb, of)
-		}
-	}
-}
-
-// A process of another session is answered like one that never was, by every verb, live
-// and retained, and nothing happens to it.
-func TestProcessesOfAnotherSessionDoNotExist(t *testing.T) {
-	inBubble(t, func(w *world) {
-		live, child := w.started(wire.Command{Text: "x", Stdin: wire.StdinPipe})
-		gone, ended := w.started(text("x"))
-		ended.leaves(0)
-		w.waitFor(gone.Process)
-		used := w.session.used.Load()
-		time.Sleep(time.Second)
-		for _, id := range []string{live.Process, gone.Process} {
-			for verb, m := range processVerbs(wire.ProcessRef{Process: id, InSession: "s2"}) {
-				_, err := got[struct{}](w.sendTo(id, verb, m))
-				if want := wire.NoProcess(id); fmt.Sprintf("%+v", public(err)) != fmt.Sprintf("%+v", want) {
-					t.Errorf("%s: %+v, want %+v", verb, public(err), want)
-				}
-			}
-		}
-		if stops, _, _ := child.seen(); len(stops) > 0 || len(child.written) > 0 || len(child.signals) > 0 || child.closed {
-			t.Errorf("something was done to it: %+v", child)
-		}
-		if w.session.used.Load() != used {
-			t.Error("the session was kept alive by another one's calls")
-		}
-		for verb, m := range processVerbs(wire.ProcessRef{Process: live.Process, InSession: "s1"}) {
-			if verb == "terminate" || verb == "close_stdin" {
-				continue
-			}
-			if _, err := got[struct{}](w.sendTo(live.Process, verb, m)); err != nil && public(err).Code == wire.CodeNotFound {
-				t.Errorf("%s in its own session: %v", verb, err)
-			}
-		}
 	})
 }

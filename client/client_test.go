@@ -336,6 +336,34 @@ func TestLongWait(t *testing.T) {
 	}
 }
 
+// A quiet that is longer than one request is one wait: each piece says what came before.
+func TestLongQuiet(t *testing.T) {
+	s := server(t)
+	a := newAPI(t, s, func(r *request) {
+		m := r.msg.(*wire.WaitFor)
+		met := r.nth >= 2
+		res := wire.Waited{Version: 1, Met: met, Results: []wire.ProcessWait{{Process: "p", Met: met}}}
+		time.AfterFunc(time.Duration(m.WaitMS)*time.Millisecond*6/10, func() { reply(r, &res) })
+	})
+	c := dial(t, s, func(cfg *client.Config) { cfg.MaxRequest = time.Second })
+	ref := wire.ProcessRef{Process: "p"}
+	w, err := c.WaitFor(t.Context(), wire.WaitFor{ProcessRef: ref, For: "quiet", QuietMS: 2500, WaitMS: 60_000})
+	if err != nil || !w.Met || len(a.all()) < 3 {
+		t.Fatalf("%+v, %v after %d", w, err, len(a.all()))
+	}
+	before := int64(0)
+	for i, r := range a.all() { // one that was sent again says the same again
+		m := r.msg.(*wire.WaitFor)
+		if m.QuietMS != 2500 || m.WaitMS > 1000 || m.WaitedMS < before || i == 0 && m.WaitedMS != 0 {
+			t.Errorf("request %d: %+v", i, m)
+		}
+		before = m.WaitedMS
+	}
+	if before == 0 {
+		t.Error("the last piece says nothing of those before")
+	}
+}
+
 // follower serves the output of one process from memory, as the actors do: by cursor,
 // a few chunks a page.
 func follower(data []byte, sizes []int, spoil func(r *request) bool) func(r *request) {
