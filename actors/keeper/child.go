@@ -142,10 +142,11 @@ func (k *keeper) stop(c *child, cause wire.Reason, mode Mode, grace time.Duratio
 // end ends a tree and tells the result.
 func (k *keeper) end(ctx context.Context, c *child, options runtime.StopOptions) {
 	alone := 0 // descendants without their command, before anything is done to them
-	select {
-	case <-c.done:
+	k.mu.Lock()
+	exited := c.exited != nil // which is told before done is closed
+	k.mu.Unlock()
+	if exited {
 		alone, _, _ = c.tree.Survivors()
-	default:
 	}
 	r := c.tree.Stop(ctx, options)
 	if r.Gone {
