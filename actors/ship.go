@@ -253,21 +253,26 @@ func (s *shipper) head(ctx context.Context) bool {
 func (s *shipper) persist(ctx context.Context, share int64, end bool) (sent int, ok bool) {
 	retry := stopped()
 	defer retry.Stop()
-	size := min(shipSize, s.log.Stats().TotalBytes-s.offset)
-	defer func(used int64) { s.reserve(s.used - used - size) }(s.used)
-	if wait := time.Until(s.reserve(size)); wait > 0 {
-		retry.Reset(wait)
-		select {
-		case <-retry.C:
-		case <-s.hurried: // shipPatience bounds it
-		case <-ctx.Done():
+	paced := false
+	for delay := 5 * time.Millisecond; ; delay = min(2*delay, shipSlowly) {
+		var err error
+		if s.stale {
+			err = s.lane(ctx, func(b []byte) ([]byte, error) { return b, s.readBack(ctx) })
+		}
+		if s.over {
 			return 0, false
 		}
-	}
-	for delay := 5 * time.Millisecond; ; delay = min(2*delay, shipSlowly) {
-		sent, err := s.send(ctx, share, end)
+		if err == nil && !paced {
+			give, waited := s.pace(ctx)
+			defer give()
+			if paced = waited; !paced {
+				return 0, false
+			}
+		}
 		if err == nil {
-			return sent, !s.over
+			if sent, err = s.send(ctx, share, end); err == nil {
+				return sent, !s.over
+			}
 		}
 		if errors.Is(err, bus.ErrTooLarge) || errors.Is(err, bus.ErrDenied) || errors.Is(err, bus.ErrClosed) {
 			s.logger.Error("the output cannot be shipped", "err", err)
@@ -284,45 +289,75 @@ func (s *shipper) persist(ctx context.Context, share int64, end bool) (sent int,
 	}
 }
 
+// pace waits for the turn of the next message; false when the actor leaves. give returns
+// what was reserved for more than it took.
+func (s *shipper) pace(ctx context.Context) (give func(), ok bool) {
+	size, used := min(shipSize, s.log.Stats().TotalBytes-s.offset), s.used
+	give = func() { s.reserve(s.used - used - size) }
+	wait := time.Until(s.reserve(size))
+	if wait <= 0 {
+		return give, true
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.hurried: // shipPatience bounds it
+	case <-ctx.Done():
+		return give, false
+	}
+	return give, true
+}
+
+// lane gives f one of the buffers in turn, which bound what a worker has in flight.
+func (s *shipper) lane(ctx context.Context, f func([]byte) ([]byte, error)) error {
+	var b []byte
+	select {
+	case b = <-s.lanes:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { s.lanes <- b[:0] }()
+	var err error
+	b, err = f(b)
+	return err
+}
+
 // send makes a message of the chunks that are next, within a share of the budget, and
 // stores it. At the end it goes on where the tail begins, and seals the stream with the
 // last message. The message is made anew for each try: what waits for NATS is in the log.
 func (s *shipper) send(ctx context.Context, share int64, end bool) (sent int, err error) {
-	var lane []byte
-	select {
-	case lane = <-s.lanes:
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	}
-	defer func() { s.lanes <- lane }()
-	if s.stale {
-		if err := s.readBack(ctx); err != nil || s.over {
-			return 0, err
+	err = s.lane(ctx, func(b []byte) ([]byte, error) {
+		if end && !s.tail {
+			s.next, s.tail = s.log.TailFrom(s.next, share-s.used, shipSize), true
 		}
-	}
-	if end && !s.tail {
-		s.next, s.tail = s.log.TailFrom(s.next, share-s.used, shipSize), true
-	}
-	m := s.log.Ship(lane[:0], s.next, int(min(share-s.used, shipSize)), s.e)
-	if end && m.Chunks == 0 { // nothing is left, or nothing fits
-		m = s.log.Ship(m.Message[:0], s.log.Next(), shipSize, s.e)
-	}
-	lane = m.Message[:0]
-	s.over = end && m.Next == s.log.Next()
-	if m.Chunks == 0 && !(s.over && s.sealed) {
-		return 0, nil
+		m := s.log.Ship(b, s.next, int(min(share-s.used, shipSize)), s.e)
+		if end && m.Chunks == 0 { // nothing is left, or nothing fits
+			m = s.log.Ship(m.Message[:0], s.log.Next(), shipSize, s.e)
+		}
+		sent = m.Chunks
+		return m.Message, s.store(ctx, &m, end && m.Next == s.log.Next())
+	})
+	return sent, err
+}
+
+// store stores a message; the last one seals the stream.
+func (s *shipper) store(ctx context.Context, m *output.Shipment, last bool) error {
+	seals := last && s.sealed
+	if m.Chunks == 0 && !seals {
+		s.over = last
+		return nil
 	}
 	used, raw := s.used+int64(len(m.Message)), s.raw+m.Raw
-	wire.SetOutputUsed(m.Message, used, raw, s.over && s.sealed, s.over && s.whole)
+	wire.SetOutputUsed(m.Message, used, raw, seals, seals && s.whole)
 	seq, err := s.stream.Append(ctx, s.tenant, s.process, m.Message, s.seq)
 	if err != nil {
-		s.over = false
 		s.stale = errors.Is(err, bus.ErrWrongSequence) || errors.Is(err, bus.ErrUnknownOutcome)
-		return 0, err
+		return err
 	}
-	s.seq, s.next, s.offset, s.used, s.raw = seq, m.Next, m.Offset, used, raw
+	s.seq, s.next, s.offset, s.used, s.raw, s.over = seq, m.Next, m.Offset, used, raw, last
 	s.stored.Store(raw)
-	return m.Chunks, nil
+	return nil
 }
 
 // readBack learns from the last message where the output goes on: after a restart, or

@@ -81,6 +81,7 @@ func (l *Local) prepare(ctx context.Context, o LocalOptions) (*Worker, error) {
 	up := UpOptions{State: o.State, Logger: o.Logger}
 	k := KeeperOptions{Exe: o.Exe, Config: keeper.Config{Window: AdoptionWindow}, End: true}
 	dir := o.State.Worker()
+	ship := int64(0)
 	var err error
 	if o.State != "" {
 		if err = os.MkdirAll(dir, 0o700); err != nil {
@@ -91,12 +92,13 @@ func (l *Local) prepare(ctx context.Context, o LocalOptions) (*Worker, error) {
 			return nil, err
 		}
 		dir, k.Config.Window = filepath.Join(l.dir, "worker"), 0
+		ship = -1 // to a store that ends with the worker
 	}
 	if l.host, err = startHost(ctx, up, l.dir); err != nil {
 		return nil, err
 	}
 	return NewWorker(WorkerOptions{
-		Name: WorkerName, Dir: dir, Cwd: o.Cwd, Logger: o.Logger,
+		Name: WorkerName, Dir: dir, Cwd: o.Cwd, ShipBytes: ship, Logger: o.Logger,
 		Bus: l.host.bus(subjects.RoleWorker, WorkerName), Keeper: k,
 	})
 }

@@ -27,9 +27,11 @@ type WorkerOptions struct {
 	// Bus says how to connect as the worker; required.
 	Bus bus.Config
 	// Cwd of sessions that give none.
-	Cwd    string
-	Keeper KeeperOptions
-	Logger *slog.Logger
+	Cwd string
+	// ShipBytes of each output go to the OUTPUT stream; -1 none, default 1 MiB.
+	ShipBytes int64
+	Keeper    KeeperOptions
+	Logger    *slog.Logger
 }
 
 // KeeperOptions say how the keeper is started where none runs.
@@ -97,13 +99,15 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	defer events.Close()
-	output, err := w.connect(ctx, "output")
-	if err != nil {
-		return err
+	output := events
+	if o.ShipBytes != -1 {
+		if output, err = w.connect(ctx, "output"); err != nil {
+			return err
+		}
+		defer output.Close()
 	}
-	defer output.Close()
 	a, err := actors.New(actors.Config{
-		Name: o.Name, Dir: o.Dir, Control: control, Events: events, Output: output, Cwd: o.Cwd,
+		Name: o.Name, Dir: o.Dir, Control: control, Events: events, Output: output, Cwd: o.Cwd, ShipBytes: o.ShipBytes,
 		Environ: os.Environ(), Build: Version(), Logger: o.Logger,
 		OnUp: func() { close(w.up) },
 	})
