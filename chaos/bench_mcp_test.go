@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/limpet-sh/limpet/gateway/mcp"
 )
 
 // mcpPipe is an MCP server as a child, and a client by hand: what is measured is the
@@ -112,3 +115,42 @@ func BenchmarkMCPRunTrueCPU(b *testing.B) {
 	b.ReportMetric(float64((cpuTicks(b, p.pid)-before)*tick)/float64(n), "mcp-µs")
 	b.ReportMetric(float64(switches(b, p.pid)-slept)/float64(n), "mcp-switches")
 }
+
+// BenchmarkMCPClients is 200 clients over streamable HTTP with 25 calls each, at once,
+// each with a session of its own: none of the 5,000 answers is lost, and none is
+// another's.
+func BenchmarkMCPClients(b *testing.B) {
+	l := start(b)
+	h := &mcpHost{c: l.Client}
+	h.Server = h.serve(b)
+	s := h.http(b, mcp.HTTPConfig{})
+	const clients, calls = 200, 25
+	began, n := time.Now(), 0
+	for b.Loop() {
+		crowd(b, s.URL, clients, calls)
+		n += clients * calls
+	}
+	b.ReportMetric(float64(n)/time.Since(began).Seconds(), "calls/s")
+}
+
+// BenchmarkMCPConnection is what a connection costs before its first call: over stdio,
+// in processor time of the server.
+func BenchmarkMCPConnection(b *testing.B) {
+	l := start(b)
+	h := &mcpHost{c: l.Client}
+	h.Server = h.serve(b)
+	for b.Loop() {
+		in, out := io.Pipe()
+		ended := make(chan error, 1)
+		go func() { ended <- h.ServeStdio(b.Context(), in, nopWriter{}) }() // ends with in
+		_ = out.Close()
+		if err := <-ended; err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+type nopWriter struct{}
+
+func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (nopWriter) Close() error                { return nil }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -165,9 +166,7 @@ func post(t testing.TB, url string, header http.Header, body string) *http.Respo
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
-	for k, v := range header {
-		r.Header[k] = v
-	}
+	maps.Copy(r.Header, header)
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -270,9 +271,7 @@ type withHeader struct{ http.Header }
 
 func (h withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	for k, v := range h.Header {
-		r.Header[k] = v
-	}
+	maps.Copy(r.Header, h.Header)
 	return http.DefaultTransport.RoundTrip(r)
 }
 

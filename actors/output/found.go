@@ -71,9 +71,9 @@ func (t *text) waited(m *wire.WaitFor, w *wire.ProcessWait) {
 	}
 }
 
-// FoundText is the text of a search, a line a match as grep prints it: the cursor of its
-// chunk, the stream, and the line, with ":" between them. Lines around it have a "-" and
-// no cursor; a match that has such lines is set apart by "--".
+// FoundText is the text of a search, a line a match as grep prints it: the offset from
+// which a read shows it, the stream, and the line, with ":" between them. Lines around it
+// have a "-" and no offset; a match that has such lines is set apart by "--".
 func FoundText(f *wire.Found, o TextOptions) string {
 	t := newText(o)
 	around := false
@@ -85,7 +85,7 @@ func FoundText(f *wire.Found, o TextOptions) string {
 		for _, s := range m.Before {
 			t.line("-" + m.Stream + "-" + s)
 		}
-		t.line(fmt.Sprintf("%d:%s:%s", m.Cursor, m.Stream, m.Line))
+		t.line(fmt.Sprintf("%d:%s:%s", m.Offset, m.Stream, m.Line))
 		if m.Truncated {
 			t.note("that line is longer; this is around the match")
 		}

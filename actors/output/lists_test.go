@@ -192,7 +192,7 @@ func TestFoundText(t *testing.T) {
 		}
 		return FoundText(x, TextOptions{})
 	}
-	a, b := wire.Match{Cursor: 3, Stream: "stdout", Line: "error: a"}, wire.Match{Cursor: 12, Stream: "stderr", Line: "error: b"}
+	a, b := wire.Match{Offset: 3, Stream: "stdout", Line: "error: a"}, wire.Match{Offset: 12, Stream: "stderr", Line: "error: b"}
 	around := a
 	around.Before, around.After = []string{"one", "two"}, []string{""}
 	long, open := a, b

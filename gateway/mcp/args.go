@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -186,13 +187,8 @@ func (f *field) parse(a *args, raw json.RawMessage) error {
 
 // word checks a text of which there are only some.
 func (f *field) word(s string) error {
-	if len(f.oneOf) == 0 {
+	if len(f.oneOf) == 0 || slices.Contains(f.oneOf, s) {
 		return nil
-	}
-	for _, w := range f.oneOf {
-		if w == s {
-			return nil
-		}
 	}
 	e := wire.Invalid(f.name, "%s is none of %s", strconv.Quote(shown(s)), strings.Join(f.oneOf, ", "))
 	if near := wire.Nearest(s, f.oneOf); near != "" {

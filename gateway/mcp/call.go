@@ -3,7 +3,6 @@ package mcp
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -85,7 +84,7 @@ func (c *conn) callTool(ctx context.Context, req *sdk.CallToolRequest) (res *sdk
 
 // late gives an error its cause, where the call's own end is it.
 func late(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return err

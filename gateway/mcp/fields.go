@@ -129,7 +129,7 @@ var fields = []field{
 	{name: "cols", of: commands | actResize, kind: kindInt, low: 1, high: 65_535, into: func(a *args) any { return &a.cols }},
 	{
 		name: "timeout_s", of: commands, kind: kindSeconds, high: maxTimeoutS, into: func(a *args) any { return &a.timeoutMS },
-		about: "limit of its life; 0 none. Default: run 120, start 0",
+		about: "ends it after this long; 0 never. Default: run {timeout}, start 0",
 	},
 	{
 		name: "on_timeout", of: actRun, oneOf: []string{"kill", "background", "detach"}, into: func(a *args) any { return &a.onTimeout },
@@ -172,7 +172,7 @@ var fields = []field{
 	},
 	{
 		name: "wait_s", of: actRead | actWait | actWaitFor | actWrite, kind: kindSeconds, high: maxWaitS, into: func(a *args) any { return &a.waitMS },
-		about: "longest wait; over 50 returns at 50, then call again. Default: wait, wait_for 50, write 1, read 0",
+		about: "longest wait; over {max} returns at {max}, then call again. Default: wait, wait_for {max}, write 1, read 0",
 	},
 	{
 		name: "for", of: actWait | actWaitFor, oneOf: []string{"end", "exit", "pattern", "port", "file", "quiet"}, into: func(a *args) any { return &a.until },

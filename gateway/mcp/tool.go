@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -13,32 +14,41 @@ const toolName = "bash"
 
 // description teaches a model the tool. Every client sends it with every conversation,
 // so each sentence has to earn its place.
-const description = `Runs bash commands and looks after them. Each is a new bash -c%s; stdin is empty, so pass -y and the like. Times are in seconds.
-run (default) waits for the end. What takes over %s s (or yield_s) goes on, and you get its process_id: nothing is lost.
-start returns at once, for servers and watchers.
-wait: until it ends. wait_for: until a line matches pattern, a port listens, a path exists, or it is quiet. Both show new output; use them, never sleep or poll.
-read shows output from an offset, search finds lines in all of it.
-write types into what was started with close_stdin false or tty; resize, signal.
-terminate ends it and all that it started. status, list.
-Nothing you leave running is forgotten: its end is told with a later result.`
+const description = `Runs bash commands and looks after them: their output is kept, and none is lost. Each is a new bash -c{carries}; stdin is empty, so pass -y and the like. Times are in seconds.
+run (default): waits for the end. What takes over {max} s (or yield_s) goes on, and you get its process_id. {limit}
+start: returns at once, for servers, watchers and long jobs.
+wait: until it ends. wait_for: until a line matches pattern, a port listens, a path exists, or it is quiet. Both show new output. Use them instead of sleep and of polling.
+read: output from offset (next_offset of an answer goes on). search: lines of all its output.
+write: into what was started with close_stdin false or tty. resize. signal.
+terminate: ends it and all that it started. status. list.
+A nonzero exit code is an answer, no error. The end of what you left running is told with a later result.`
 
 // carries is said where directory and environment are carried over.
 const carries = " in the session's directory (cd and export carry over)"
 
-func (c *Config) description() string {
-	where := ""
+// defaultTimeoutMS is a session's, where it is opened without one.
+const defaultTimeoutMS = 120_000
+
+// words fills in what is configured.
+func (c *Config) words(s string) string {
+	where, timeout := "", cmp.Or(c.Session.DefaultTimeoutMS, defaultTimeoutMS)
 	if c.Session.CaptureState {
 		where = carries
 	}
-	return fmt.Sprintf(description, where, plain(c.YieldMax.Seconds()))
+	limit := fmt.Sprintf("It is ended after %s s unless timeout_s says otherwise.", plain(float64(timeout)/1000))
+	if timeout < 0 {
+		timeout, limit = 0, "It may take as long as it likes, unless timeout_s says otherwise."
+	}
+	return strings.NewReplacer("{carries}", where, "{max}", plain(c.YieldMax.Seconds()), "{limit}", limit,
+		"{timeout}", plain(float64(timeout)/1000)).Replace(s)
 }
 
 // tool is what tools/list tells.
 func (c *Config) tool() *sdk.Tool {
 	yes := true
 	return &sdk.Tool{
-		Name: toolName, Title: "Shell", Description: c.description(),
-		InputSchema: inputSchema(), OutputSchema: json.RawMessage(outputSchema),
+		Name: toolName, Title: "Shell", Description: c.words(description),
+		InputSchema: json.RawMessage(c.words(string(inputSchema()))), OutputSchema: json.RawMessage(outputSchema),
 		Annotations: &sdk.ToolAnnotations{DestructiveHint: &yes, OpenWorldHint: &yes},
 	}
 }

@@ -19,7 +19,7 @@ func TestToolIsSmall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("tools/list has %d bytes, %d of them the description", len(b), len(cfg.description()))
+		t.Logf("tools/list has %d bytes, %d of them the description", len(b), len(cfg.words(description)))
 		if len(b) > 8192 {
 			t.Errorf("tools/list has %d bytes; at most 8,192", len(b))
 		}
