@@ -15,6 +15,7 @@ type Pattern struct {
 	// words, of which each match holds one; none where nothing is known.
 	words [][]byte
 	fold  bool   // they are lower-case, for a match in any case
+	odd   bool   // and one has a letter that is not ASCII in another case
 	low   []byte // a line in lower case
 }
 
@@ -39,7 +40,8 @@ func NewPattern(expr string) (*Pattern, error) {
 	p.fold = fold
 	for _, w := range words {
 		if fold {
-			w = strings.ToLower(w)
+			w = string(lower(nil, []byte(w)))
+			p.odd = p.odd || strings.ContainsAny(w, "ks")
 		}
 		p.words = append(p.words, []byte(w))
 	}
@@ -64,14 +66,8 @@ func (p *Pattern) may(line []byte) bool {
 		return true
 	}
 	if p.fold {
-		p.low = append(p.low[:0], line...)
-		for i, c := range p.low {
-			switch {
-			case c >= 'A' && c <= 'Z':
-				p.low[i] = c + 'a' - 'A'
-			case c >= 0x80:
-				return true // some of these are an ASCII letter in another case
-			}
+		if p.low = lower(p.low[:0], line); p.odd && (bytes.Contains(line, longS) || bytes.Contains(line, kelvin)) {
+			return true
 		}
 		line = p.low
 	}
@@ -81,6 +77,21 @@ func (p *Pattern) may(line []byte) bool {
 		}
 	}
 	return false
+}
+
+// The only characters beyond ASCII that are an ASCII letter in another case: s and k.
+var longS, kelvin = []byte("\u017F"), []byte("\u212A")
+
+// lower appends text to dst, ASCII letters in lower case.
+func lower(dst, text []byte) []byte {
+	n := len(dst)
+	dst = append(dst, text...)
+	for i, c := range dst[n:] {
+		if c-'A' < 26 {
+			dst[n+i] = c + ('a' - 'A')
+		}
+	}
+	return dst
 }
 
 // required gives words of which each match of re holds one; none where that is not known.
