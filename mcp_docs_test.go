@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path"
 	"regexp"
@@ -47,7 +48,11 @@ func servers(v any) (found []map[string]any) {
 // there are, or it names the address that is served.
 func TestTheBlocksOfMCP(t *testing.T) {
 	var found []map[string]any
-	for _, text := range blocks(t, mcpPage, "json") {
+	quick := regexp.MustCompile(`(?m)^    (\{"mcpServers".*\})$`).FindStringSubmatch(documents(t)["README.md"])
+	if quick == nil {
+		t.Fatal("README has no line for an agent's host")
+	}
+	for _, text := range append(blocks(t, mcpPage, "json"), quick[1]) {
 		var v any
 		if err := json.Unmarshal([]byte(text), &v); err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -141,7 +146,7 @@ func (c *mcpClient) call(method, params string, result any) {
 }
 
 // The conversation of the page is one that was had: P1, P2 … stand for the ids of
-// processes.
+// processes. With UPDATE_DOCS set it is written anew.
 func TestTheConversationOfMCP(t *testing.T) {
 	script := blocks(t, mcpPage, "transcript")
 	if len(script) != 1 {
@@ -167,9 +172,11 @@ func TestTheConversationOfMCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := map[string]string{} // of processes, by id
+	var had strings.Builder
 	calls := strings.Split("\n"+strings.TrimSuffix(script[0], "\n"), "\n> ")[1:]
 	for _, call := range calls {
 		arguments, want, _ := strings.Cut(call, "\n")
+		had.WriteString("> " + arguments + "\n")
 		for id, name := range names {
 			arguments = strings.ReplaceAll(arguments, `"`+name+`"`, `"`+id+`"`)
 		}
@@ -190,7 +197,8 @@ func TestTheConversationOfMCP(t *testing.T) {
 		for id, name := range names {
 			got = strings.ReplaceAll(got, id, name)
 		}
-		if got != want {
+		had.WriteString(got + "\n")
+		if got != want && os.Getenv("UPDATE_DOCS") == "" {
 			t.Errorf("bash %s answers\n%s\nand the page says\n%s", arguments, got, want)
 		}
 	}
@@ -199,5 +207,10 @@ func TestTheConversationOfMCP(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+	if page := documents(t)[mcpPage]; os.Getenv("UPDATE_DOCS") != "" {
+		if err := os.WriteFile(mcpPage, []byte(strings.Replace(page, script[0], had.String(), 1)), 0o600); err != nil {
+			t.Error(err)
+		}
 	}
 }

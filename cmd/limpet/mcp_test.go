@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -168,6 +166,19 @@ func (a *agent) bash(arguments string) *answer {
 	return &r
 }
 
+// pid waits for a file of the agent's directory that holds a process id.
+func (a *agent) pid(name string) (pid int) {
+	a.t.Helper()
+	for end := time.Now().Add(patience); pid == 0; time.Sleep(10 * time.Millisecond) {
+		b, _ := os.ReadFile(filepath.Join(a.cmd.Dir, name)) // not there yet
+		_, _ = fmt.Sscan(string(b), &pid)
+		if time.Now().After(end) {
+			a.t.Fatal("the command did not start")
+		}
+	}
+	return pid
+}
+
 // leaves closes stdin and waits for the exit code.
 func (a *agent) leaves(want int) {
 	a.t.Helper()
@@ -188,23 +199,9 @@ func TestMCP(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	a.bash(`{"command":"sleep 300 & echo $! >child; echo $$ >shell; wait","action":"start"}`)
-	pids := func() (pids []int) {
-		for _, name := range []string{"shell", "child"} {
-			var pid int
-			if b, err := os.ReadFile(filepath.Join(a.cmd.Dir, name)); err == nil {
-				_, _ = fmt.Sscan(string(b), &pid)
-			}
-			pids = append(pids, pid)
-		}
-		return pids
-	}
-	for end := time.Now().Add(patience); pids()[0]*pids()[1] == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the command did not start")
-		}
-	}
+	pids := []int{a.pid("shell"), a.pid("child")}
 	a.leaves(0)
-	for _, pid := range pids() {
+	for _, pid := range pids {
 		if alive(pid) {
 			t.Errorf("process %d is left", pid)
 		}
@@ -330,14 +327,7 @@ func TestMCPTerminated(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	a := newAgent(t, state)
 	a.bash(`{"action":"start","command":"trap '' TERM; echo $$ >pid; while :; do sleep 1; done","grace_s":0.5}`)
-	var pid int
-	for end := time.Now().Add(patience); pid == 0; time.Sleep(10 * time.Millisecond) {
-		b, _ := os.ReadFile(filepath.Join(a.cmd.Dir, "pid"))
-		_, _ = fmt.Sscan(string(b), &pid)
-		if time.Now().After(end) {
-			t.Fatal("the command did not start")
-		}
-	}
+	pid := a.pid("pid")
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -373,14 +363,7 @@ func TestMCPPrivate(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	a := newAgent(t, state, "--private")
 	a.bash(`{"action":"start","command":"echo $$ >pid; exec sleep 300"}`)
-	var pid int
-	for end := time.Now().Add(patience); pid == 0; time.Sleep(10 * time.Millisecond) {
-		b, _ := os.ReadFile(filepath.Join(a.cmd.Dir, "pid"))
-		_, _ = fmt.Sscan(string(b), &pid)
-		if time.Now().After(end) {
-			t.Fatal("the command did not start")
-		}
-	}
+	pid := a.pid("pid")
 	if _, err := os.Stat(state); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("there is a state directory: %v", err)
 	}
@@ -393,96 +376,4 @@ func TestMCPPrivate(t *testing.T) {
 			t.Fatalf("process %d is left", pid)
 		}
 	}
-}
-
-// Over HTTP a token is asked for; it is told once, and lies in a file for this user.
-func TestMCPOverHTTP(t *testing.T) {
-	t.Parallel()
-	state := filepath.Join(t.TempDir(), "state")
-	serve := func(args ...string) (cmd *exec.Cmd, url, token string) {
-		t.Helper()
-		cmd, stderr := mcpCommand(t, state, append(args, "--http", "127.0.0.1:0")...)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill() // fails for one that has ended
-			_ = cmd.Wait()
-		})
-		re := regexp.MustCompile(`serving MCP at (http://\S+)\n.*: (?:Authorization: Bearer (\S+)|all users)`)
-		for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-			if m := re.FindStringSubmatch(stderr.String()); m != nil {
-				return cmd, m[1], m[2]
-			}
-			if time.Now().After(end) {
-				t.Fatalf("it does not serve: %s", stderr)
-			}
-		}
-	}
-	post := func(url, token string) (int, string) {
-		t.Helper()
-		body := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		if token != "" {
-			req.Header.Set("Authorization", "Bearer "+token)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(b)
-	}
-	stop := func(cmd *exec.Cmd) {
-		t.Helper()
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("limpet mcp: %v", err)
-		}
-	}
-
-	cmd, url, token := serve()
-	for _, wrong := range []string{"", "x", token + "x", token[1:]} {
-		if status, body := post(url, wrong); status != http.StatusUnauthorized || strings.Contains(body, "limpet\"") {
-			t.Errorf("the token %q is answered %d %s", wrong, status, body)
-		}
-	}
-	if status, body := post(url, token); status != http.StatusOK || !strings.Contains(body, `"name":"limpet"`) {
-		t.Errorf("its own token is answered %d %s", status, body)
-	}
-	if status, _ := post(strings.TrimSuffix(url, "/mcp")+"/other", token); status != http.StatusNotFound {
-		t.Errorf("another path is answered %d", status)
-	}
-	stop(cmd)
-
-	// The next one has the same token, which clients have in their settings.
-	file := filepath.Join(state, "mcp.token")
-	kept, err := os.ReadFile(file)
-	info, serr := os.Stat(file)
-	if err != nil || serr != nil || info.Mode() != 0o600 || strings.TrimSpace(string(kept)) != token {
-		t.Errorf("the file holds %q (%v, %v)", kept, err, serr)
-	}
-	cmd, _, again := serve()
-	if again != token {
-		t.Error("the second has another token")
-	}
-	stop(cmd)
-
-	cmd, url, _ = serve("--no-token")
-	if status, body := post(url, ""); status != http.StatusOK {
-		t.Errorf("without a token it answers %d %s", status, body)
-	}
-	stop(cmd)
-	ends(t, state)
 }
