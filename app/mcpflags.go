@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/limpet-sh/limpet/gateway/mcp"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -67,6 +68,15 @@ func (f *MCPFlags) Front() (MCPFront, error) {
 			return m, wire.Invalid(name, "%v is below 1 ms", d)
 		}
 	}
+	// Package mcp checks again; by then what serves would have been started for nothing.
+	if f.onCancel != string(mcp.CancelKill) && f.onCancel != string(mcp.CancelKeep) {
+		return m, wire.Invalid("on-cancel", "%.40q is neither kill nor keep", f.onCancel)
+	}
+	switch mcp.Notices(f.notices) {
+	case mcp.NoticesInject, mcp.NoticesNotify, mcp.NoticesSilent:
+	default:
+		return m, wire.Invalid("notices", "%.40q is none of inject, notify, silent", f.notices)
+	}
 	cwd, err := filepath.Abs(f.cwd)
 	if err != nil {
 		return m, wire.Invalid("cwd", "this directory is gone: %v", err)
@@ -90,7 +100,7 @@ func (f *MCPFlags) Front() (MCPFront, error) {
 		}
 		m.Session.Env = append(m.Session.Env, wire.EnvVar{Name: name, Value: value})
 	}
-	return m, nil
+	return m, m.Session.Validate()
 }
 
 // HTTP is how it is served at an address, as the flags say; the token may be one of a
