@@ -211,3 +211,23 @@ func TestMCPManyAtOnce(t *testing.T) {
 	}
 	c.ok(params{"command": "true"})
 }
+
+// TestMCPAskFirst: a client that asks 3,000 times before it reads one answer gets all.
+func TestMCPAskFirst(t *testing.T) {
+	notShort(t)
+	h := newMCPHost(t)
+	l := rawStdio(t, h.Server)
+	l.begin("2025-06-18")
+	const n = 3000
+	for i := range n {
+		l.tool(i, params{"action": "list"})
+	}
+	seen := make(map[any]bool)
+	for range n {
+		m := l.next()
+		if m.Error != nil || m.Result == nil || m.Result.IsError || seen[m.ID] {
+			t.Fatalf("%+v", m)
+		}
+		seen[m.ID] = true
+	}
+}

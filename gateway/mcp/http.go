@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -220,15 +221,25 @@ func tellID(r *http.Request, m head) {
 
 // serveNew begins a connection.
 func (h *handler) serveNew(w http.ResponseWriter, r *http.Request, m head, name string) {
+	h.mu.Lock()
+	if len(h.byID)+len(h.byName) >= h.cfg.Sessions {
+		h.mu.Unlock()
+		h.refuseFull(w, m)
+		return
+	}
 	c, err := h.s.admit(name, name != "", true)
+	if err == nil {
+		c.id = subjects.NewID()
+		h.byID[c.id] = c
+	}
+	h.mu.Unlock()
 	if err != nil {
 		refuseHTTP(w, http.StatusServiceUnavailable, m.ID, err)
 		return
 	}
-	c.id = subjects.NewID()
-	began := false // set in the request, which is served before ServeHTTP returns
+	var began atomic.Bool
 	c.onInitialize = func(s *sdk.ServerSession) {
-		began = true
+		began.Store(true)
 		context.AfterFunc(c.ctx, func() { _ = s.Close() })
 		go func() { // ends with the connection: at a DELETE, when it is idle, or with the server
 			_ = s.Wait()
@@ -236,19 +247,8 @@ func (h *handler) serveNew(w http.ResponseWriter, r *http.Request, m head, name 
 			c.end()
 		}()
 	}
-	h.mu.Lock()
-	full := len(h.byID)+len(h.byName) >= h.cfg.Sessions
-	if !full {
-		h.byID[c.id] = c
-	}
-	h.mu.Unlock()
-	if full {
-		c.end()
-		h.refuseFull(w, m)
-		return
-	}
 	h.stateful.ServeHTTP(w, as(r, c))
-	if !began {
+	if !began.Load() {
 		h.drop(c)
 		c.end()
 	}

@@ -20,6 +20,9 @@ import (
 const (
 	// maxLine bounds one message on stdio; a longer one is skipped and refused.
 	maxLine = 16 << 20
+	// maxUnanswered is how many calls are read before one is answered; then the client
+	// waits at its pipe.
+	maxUnanswered = 4096
 	// lastAnswers is how long, after the end of the input, calls in work may still answer.
 	lastAnswers = time.Second
 	// requestIDKey carries the JSON-RPC id of a request to its handler, which the SDK does
@@ -36,16 +39,18 @@ type lines struct {
 	out    io.WriteCloser
 	queued []jsonrpc.Message // of a batch; touched by Read alone
 
-	stopped chan struct{}
-	once    sync.Once
+	writing sync.Mutex // held while writing to out
 
-	mu      sync.Mutex    // guards what follows, and is held while writing
-	calls   int           // read and not answered
-	drained chan struct{} // closed when calls is 0 after the end of the input; nil before
+	mu      sync.Mutex
+	changed *sync.Cond // what follows
+	calls   int        // guarded by mu; read and not answered
+	stopped bool       // guarded by mu
 }
 
 func newLines(in io.ReadCloser, out io.WriteCloser) *lines {
-	return &lines{in: bufio.NewReaderSize(in, 64<<10), inEnd: in, out: out, stopped: make(chan struct{})}
+	l := &lines{in: bufio.NewReaderSize(in, 64<<10), inEnd: in, out: out}
+	l.changed = sync.NewCond(&l.mu)
+	return l
 }
 
 // Connect is the transport's: there is one connection, this.
@@ -139,6 +144,9 @@ func (l *lines) message(b []byte) jsonrpc.Message {
 	if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
 		r.Extra = &sdk.RequestExtra{Header: http.Header{requestIDKey: {idText(r.ID)}}}
 		l.mu.Lock()
+		for l.calls >= maxUnanswered && !l.stopped {
+			l.changed.Wait()
+		}
 		l.calls++
 		l.mu.Unlock()
 	}
@@ -148,18 +156,18 @@ func (l *lines) message(b []byte) jsonrpc.Message {
 // lastCalls waits, after the end of the input, for the answers of calls in work: who
 // pipes requests in and closes wants to see them.
 func (l *lines) lastCalls() {
-	l.mu.Lock()
-	drained := make(chan struct{})
-	if l.drained = drained; l.calls <= 0 {
-		close(drained)
-	}
-	l.mu.Unlock()
-	t := time.NewTimer(lastAnswers)
+	over := false // guarded by mu
+	t := time.AfterFunc(lastAnswers, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		over = true
+		l.changed.Broadcast()
+	})
 	defer t.Stop()
-	select {
-	case <-drained:
-	case <-t.C:
-	case <-l.stopped:
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.calls > 0 && !l.stopped && !over {
+		l.changed.Wait()
 	}
 }
 
@@ -169,15 +177,22 @@ func (l *lines) Write(_ context.Context, m jsonrpc.Message) error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, err = l.out.Write(b)
-	if _, ok := m.(*jsonrpc.Response); ok {
-		if l.calls--; l.calls == 0 && l.drained != nil {
-			close(l.drained)
-			l.drained = nil
-		}
+	if err := l.write(b); err != nil {
+		return err
 	}
+	if _, ok := m.(*jsonrpc.Response); ok {
+		l.mu.Lock()
+		l.calls--
+		l.mu.Unlock()
+		l.changed.Signal() // there is one who waits: Read
+	}
+	return nil
+}
+
+func (l *lines) write(b []byte) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	_, err := l.out.Write(b)
 	return err
 }
 
@@ -209,17 +224,19 @@ func (l *lines) refuse(id json.RawMessage, code int64, text string) {
 		ID      json.RawMessage `json:"id"`
 		Error   *jsonrpc.Error  `json:"error"`
 	}{"2.0", id, &jsonrpc.Error{Code: code, Message: text}})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, _ = l.out.Write(append(b, '\n')) // a broken pipe shows at the next answer
+	_ = l.write(append(b, '\n')) // a broken pipe shows at the next answer
 }
 
 // stop ends the connection from our side.
 func (l *lines) stop() {
-	l.once.Do(func() {
-		close(l.stopped)
+	l.mu.Lock()
+	first := !l.stopped
+	l.stopped = true
+	l.mu.Unlock()
+	l.changed.Signal()
+	if first {
 		_ = l.inEnd.Close() // which ends the read, where it can be ended
-	})
+	}
 }
 
 // Close is the SDK's end of the connection.

@@ -122,6 +122,35 @@ func TestLastAnswers(t *testing.T) {
 	}
 }
 
+// TestBackpressure: who asks and asks and takes no answer waits at his pipe.
+func TestBackpressure(t *testing.T) {
+	const call = `{"jsonrpc":"2.0","id":1,"method":"a"}` + "\n"
+	l := newLines(io.NopCloser(strings.NewReader(strings.Repeat(call, maxUnanswered+1))), &buffer{})
+	var m jsonrpc.Message
+	for range maxUnanswered {
+		var err error
+		if m, err = l.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := make(chan error, 1)
+	go func() { // ends with the answer
+		_, err := l.Read(t.Context())
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		t.Fatalf("one more is read: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := l.Write(t.Context(), &jsonrpc.Response{ID: m.(*jsonrpc.Request).ID, Result: json.RawMessage("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStopEndsARead(t *testing.T) {
 	in, w := io.Pipe()
 	defer w.Close()
