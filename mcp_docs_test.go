@@ -113,6 +113,27 @@ func TestTheFlagsOfMCP(t *testing.T) {
 	}
 }
 
+// The limits are those of the code.
+func TestTheLimitsOfMCP(t *testing.T) {
+	rows := strings.Split(documents(t)[mcpPage], "\n")
+	for _, l := range []struct {
+		what, dir, name string
+		form            func(int64) string
+	}{
+		{"a call answers within (`--yield-max`), then with a handle", "gateway/mcp", "DefaultYieldMax", duration},
+		{"limit of a `run` that gives none (`--timeout`)", "gateway/mcp", "defaultTimeoutMS", milliseconds},
+		{"output in one answer of a `run`, head and tail; the rest is there to read", "actors/output", "DefaultRender", bytes},
+		{"a message over stdio", "gateway/mcp", "maxLine", bytes},
+		{"a message over HTTP", "gateway/mcp", "BodyBytes", bytes},
+		{"calls at once on a connection; more wait up to 10 s", "gateway/mcp", "maxCalls", number},
+		{"connections over HTTP", "gateway/mcp", "Sessions", number},
+	} {
+		if row := fmt.Sprintf("| %s | %s |", l.what, l.form(valueOf(t, l.dir, l.name))); !slices.Contains(rows, row) {
+			t.Errorf("%s lacks the row\n%s", mcpPage, row)
+		}
+	}
+}
+
 // mcpClient is a client of one limpet mcp.
 type mcpClient struct {
 	t   *testing.T
