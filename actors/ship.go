@@ -183,10 +183,17 @@ func (s *shipper) settle(patience time.Duration, closing bool) {
 
 // run ships until all is shipped that is to be, or ctx ends.
 func (s *shipper) run(ctx context.Context) {
-	for ok := s.head(ctx); ok; {
+	ok := s.head(ctx)
+	for sent := 1; ok && sent > 0 && !s.fits(); { // the end came before the first half was full
+		sent, ok = s.persist(ctx, s.limit/2, false)
+	}
+	for ok {
 		_, ok = s.persist(ctx, s.limit, true)
 	}
 }
+
+// fits reports whether all that is not shipped yet is within the budget.
+func (s *shipper) fits() bool { return s.log.TailFrom(s.next, s.limit-s.used, shipSize) == s.next }
 
 // cue is why a wait of a shipper ended.
 type cue uint8

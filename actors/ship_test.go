@@ -230,6 +230,13 @@ func TestOutputIsShippedAsItComes(t *testing.T) {
 // Of what is more than the budget, the start and the end are shipped, and no byte more
 // than it allows.
 func TestTheBudgetIsHeadAndTail(t *testing.T) {
+	for _, pause := range []time.Duration{time.Second, 0} { // nothing was shipped before the end
+		headAndTail(t, pause)
+	}
+}
+
+func headAndTail(t *testing.T, pause time.Duration) {
+	t.Helper()
 	inBubble(t, func(w *world) {
 		f := w.shipping()
 		r, c := w.started(wire.Command{Text: "x", Output: &wire.OutputLimits{WindowBytes: 16 << 20}})
@@ -239,7 +246,7 @@ func TestTheBudgetIsHeadAndTail(t *testing.T) {
 			all += line
 			c.says(line)
 			if i%50 == 0 {
-				time.Sleep(time.Second)
+				time.Sleep(pause)
 			}
 		}
 		exitsWell(c)
