@@ -194,9 +194,9 @@ func TestCaseWaitForALine(t *testing.T) {
 	t.Run("what was there already, and stderr alone", func(t *testing.T) {
 		id := a.start(t, wire.Command{Text: "echo ready; echo ready too >&2; exec sleep 300"})
 		defer a.kill(t, id)
-		a.until(t, id, "too")
-		res, _ := a.awaits(t, id, pattern("ready"))
-		if met(t, res, true, false); res.Match.Stream != "stdout" || res.Match.Cursor != 0 {
+		a.until(t, id, "ready\n") // of either
+		res, _ := a.awaits(t, id, pattern("^ready$"))
+		if met(t, res, true, false); res.Match.Stream != "stdout" || res.Match.Unfinished {
 			t.Errorf("%+v", res.Match)
 		}
 		m := pattern("ready")
