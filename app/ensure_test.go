@@ -101,7 +101,9 @@ func gone(t *testing.T, s State) {
 
 func tenant(t *testing.T, d *Discovery) *client.Client {
 	t.Helper()
-	c, err := client.Connect(t.Context(), clientOf(d.Bus("test"), d.Tenant))
+	b := d.Bus("test")
+	b.Logger = quiet()
+	c, err := client.Connect(t.Context(), clientOf(b, d.Tenant))
 	if err != nil {
 		t.Fatal(err)
 	}
