@@ -20,13 +20,16 @@ import (
 // program of the text. By a trap on EXIT, which `trap` lists, we hear of `exit`. A text may
 // set its own, and then we hear of its end as long as it runs to it.
 //
+// A limit on the size of files holds for the file of the state too: XFSZ, which would end
+// the shell, is ignored as long as we speak.
+//
 // The last byte is never NUL: see keeper.Exited.
 
 // bashLast says the state in bash, once, to whatever stdout and stderr are. Traps of the
 // text are put away first, so that they do not run for us. A mark in a variable that bash
 // has anyway keeps our own trap from saying it again.
-const bashLast = `! { [[ ${BASH_EXECUTION_STRING-} = - ]] || { \unset -f builtin;\builtin trap - DEBUG ERR RETURN;` +
-	`{ \builtin pwd;\builtin printf \\0;\builtin export -p && \builtin printf \\0ok; } >&65;BASH_EXECUTION_STRING=-; }; }`
+const bashLast = `! { [[ ${BASH_EXECUTION_STRING-} = - ]] || { \unset -f builtin;\builtin trap - DEBUG ERR RETURN;\builtin trap "" XFSZ;` +
+	`{ \builtin pwd;\builtin printf \\0;\builtin export -p && \builtin printf \\0ok; } >&65;\builtin trap - XFSZ;BASH_EXECUTION_STRING=-; }; }`
 
 // A wrapper is one line, and so parsed before the text can change how. The inner eval has
 // the text as a quoted word, so that its first line is its own also in an error. What
@@ -34,7 +37,7 @@ const bashLast = `! { [[ ${BASH_EXECUTION_STRING-} = - ]] || { \unset -f builtin
 // login shell would read ~/.bash_logout.
 const (
 	bashFirst = `\unset -f builtin;BASH_EXECUTION_STRING=$1;` +
-		`! { \builtin pwd;\builtin printf \\0;\builtin export -p && \builtin printf \\0; } 2>/dev/null >&65;`
+		`\builtin trap "" XFSZ;! { \builtin pwd;\builtin printf \\0;\builtin export -p && \builtin printf \\0; } 2>/dev/null >&65;\builtin trap - XFSZ;`
 	bashTrap = `\builtin trap '{ ` + bashLast + `; } >/dev/null 2>&1' EXIT;`
 	bashText = `\builtin eval "\\builtin shift;\\builtin : \"\$BASH\";\\builtin eval -- ${1@Q}";` +
 		`{ \builtin eval '` + bashLast + `'";\\builtin set +v;limpet(){ \\builtin return $?;};limpet"; } >/dev/null 2>&1`
@@ -59,8 +62,8 @@ func mayExit(text string) bool {
 // first behind room for the last words, which then come before.
 const (
 	dashRoom = 64 << 10
-	dashLast = `{ \unset -f command;\command pwd;\command printf \\0;\export -p && \command printf \\0ok; } 2>/dev/null 1<>/dev/fd/65`
-	dashWrap = `{ \unset -f command;\command printf %65536s\\0;\command pwd;\command printf \\0;\export -p && \command printf \\0; } 2>/dev/null 1<>/dev/fd/65;` +
+	dashLast = `{ \unset -f command;\trap "" XFSZ;\command pwd;\command printf \\0;\export -p && \command printf \\0ok;\trap - XFSZ; } 2>/dev/null 1<>/dev/fd/65`
+	dashWrap = `{ \unset -f command;\trap "" XFSZ;\command printf %65536s\\0;\command pwd;\command printf \\0;\export -p && \command printf \\0;\trap - XFSZ; } 2>/dev/null 1<>/dev/fd/65;` +
 		`\trap '` + dashLast + `' EXIT;` +
 		`\eval "\\shift;$1";` +
 		`{ \eval '` + dashLast + `'";\\exit $?"; } 2>/dev/null`

@@ -327,6 +327,32 @@ value'; export NEW="it's" NOT; unset GONE; PLAIN=1; PWD=/lie; export EMPTY=`
 	}
 }
 
+// A limit on the size of files is not one on what a session captures: the text runs.
+func TestAWrapperUnderALimitOfFiles(t *testing.T) {
+	for _, name := range []string{"bash", "dash"} {
+		shell := need(t, name)
+		for _, kib := range []string{"0", "1", "64", "65", "1000"} {
+			how := runtime.ShellText{Shell: shell, Text: wrapper(shell, name, "echo ran; trap"), Args: []string{shell, "echo ran; trap"}}
+			argv, err := runtime.ShellArgv(how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			state, err := os.CreateTemp(t.TempDir(), "state")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(need(t, "bash"), append([]string{"-c", "ulimit -f " + kib + `; exec "$@"`, "-"}, argv...)...)
+			cmd.ExtraFiles = make([]*os.File, runtime.StateDescriptor-2)
+			cmd.ExtraFiles[runtime.StateDescriptor-3] = state
+			out, err := cmd.CombinedOutput()
+			state.Close()
+			if err != nil || !strings.HasPrefix(string(out), "ran\n") || strings.Contains(string(out), " XFSZ\n") {
+				t.Errorf("%s, files of %s KiB: %v, %q", name, kib, err, out)
+			}
+		}
+	}
+}
+
 // More than the file holds is no state, and so is more than dash has room for.
 func TestTooMuchStateIsNone(t *testing.T) {
 	text := `v=xxxxxxxxxx; v=$v$v$v$v$v$v$v$v$v$v; v=$v$v$v$v$v$v$v$v$v$v; v=$v$v$v$v$v$v$v$v$v$v
