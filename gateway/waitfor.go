@@ -154,7 +154,7 @@ func (w *several) one(ctx context.Context, i int, id string) {
 	}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
-	for ; ; piece *= 2 {
+	for ; ; piece = longer(piece) {
 		began := time.Now()
 		res, again := w.ask(ctx, id, min(piece, time.Until(w.until)))
 		if ctx.Err() != nil {
@@ -179,6 +179,12 @@ func (w *several) one(ctx context.Context, i int, id string) {
 			}
 		}
 	}
+}
+
+// longer is the length of the piece after one. It stays below what a wait may be: while a
+// worker is away there is a piece each waitPause, and doubled each time it would overflow.
+func longer(piece time.Duration) time.Duration {
+	return min(2*piece, wire.MaxWaitMS*time.Millisecond)
 }
 
 // ask asks the worker of one process for one piece of the wait. An error may pass when
