@@ -6,13 +6,18 @@
 // message. A message is decoded as far as its address; the same bytes go on to the
 // worker, and the worker's answer comes back as it is. Where a worker does not answer,
 // the gateway reads the records again: the worker may have come back as another
-// incarnation, and what has ended is answered from its record.
+// incarnation. If it has not, statuses and waits are answered from the record, reads and
+// searches from the OUTPUT stream, with the same cursors; what is not final says so. A
+// request whose worker went away with it is sent again where that is harmless, with the
+// same ids.
 //
 // # Concurrency
 //
 // Run serves until its context ends. The bus's goroutine only counts and hands over;
 // each request has a goroutine of its own, at most Config.MaxInFlight at once and
-// Config.MaxPerTenant for one tenant; one more is answered with code overloaded. Run
+// Config.MaxPerTenant for one tenant, of which Config.MaxPerWorker may wait for one
+// worker; one more is answered with code overloaded. A list of all, and a wait for several
+// processes, ask the workers side by side, in goroutines that the request waits for. Run
 // waits for all of them. The other methods may be called from any goroutine.
 package gateway
 
