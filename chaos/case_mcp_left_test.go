@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -168,6 +169,7 @@ func TestMCPKept(t *testing.T) {
 	if _, ok := h.sessions(t)[name]; !ok || name == "" {
 		t.Fatalf("%q is none of %v", name, h.sessions(t))
 	}
+	until(t, "its pid", func() bool { st, err := os.Stat(pid); return err == nil && st.Size() > 1 })
 	if err := in.Close(); err != nil { // the client is gone, without a word
 		t.Fatal(err)
 	}
@@ -268,6 +270,38 @@ func TestMCPNotify(t *testing.T) {
 		}
 		if version < "2026-07-28" { // later ones ask for it
 			until(t, "a change of the list", func() bool { return lists.Load() > 0 })
+		}
+	}
+}
+
+// TestMCPLostMidCall: a client that is gone in the middle of a call takes its own session
+// with it, and leaves one that is kept as it is.
+func TestMCPLostMidCall(t *testing.T) {
+	h := newMCPHost(t)
+	for _, name := range []string{"", "kept"} {
+		s := h.serve(t, func(c *mcp.Config) { c.Session.Name = name })
+		l := rawStdio(t, s)
+		l.begin("2025-11-25")
+		began := filepath.Join(t.TempDir(), "began")
+		l.tool(1, params{"command": "echo $$ > " + began + "; sleep 1000 & sleep 1000"})
+		until(t, "the command", func() bool { return strings.HasSuffix(tryFile(began), "\n") })
+		pid, err := strconv.Atoi(strings.TrimSpace(readFile(t, began)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if name == "" {
+			until(t, "the end of all sessions", func() bool { return len(h.sessions(t)) == 0 })
+			until(t, "the end of all of them", func() bool { return syscall.Kill(-pid, 0) != nil })
+			continue
+		}
+		for l.out.Scan() {
+			t.Errorf("an answer to nobody: %s", l.out.Bytes())
+		}
+		if s := h.sessions(t)["kept"]; s.Live != 1 || syscall.Kill(pid, 0) != nil {
+			t.Errorf("%+v", s)
 		}
 	}
 }

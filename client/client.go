@@ -1,6 +1,6 @@
 // Package client is the Go SDK: sessions and processes through the api of a gateway.
-// It speaks only api subjects, so it works the same over a unix socket, in process, or
-// to a fleet, and it knows nothing of workers.
+// It speaks only api subjects (and listens to live ones, in Live), so it works the same
+// over a unix socket, in process, or to a fleet, and it knows nothing of workers.
 //
 // Every call checks its message before it is sent; every failure is a *[wire.Error]
 // with a stable code and the field at fault. A call that found no gateway, a broken
