@@ -190,7 +190,11 @@ func SignalText(r *wire.Receipt, signal string, o TextOptions) string {
 	} else {
 		name = "signal " + name
 	}
-	t.note("%s was sent to the process group of %s", name, r.Process)
+	if r.ExitedAt != nil || r.State.Terminal() { // before the signal, or of it
+		t.note("%s: the command of %s has ended", name, r.Process)
+	} else {
+		t.note("%s was sent to the process group of %s", name, r.Process)
+	}
 	t.status(r, 0)
 	return t.String()
 }
