@@ -166,13 +166,9 @@ func (c *mcpClient) call(method, params string, result any) {
 	c.t.Fatalf("limpet mcp has gone: %v", c.out.Err())
 }
 
-// The conversation of the page is one that was had: P1, P2 … stand for the ids of
-// processes. With UPDATE_DOCS set it is written anew.
-func TestTheConversationOfMCP(t *testing.T) {
-	script := blocks(t, mcpPage, "transcript")
-	if len(script) != 1 {
-		t.Fatalf("%d conversations", len(script))
-	}
+// newMCPClient starts a limpet mcp and says hello; end closes its stdin and waits for it.
+func newMCPClient(t *testing.T) (_ *mcpClient, end func()) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), build(t, "limpet"), "mcp", "--private", "--cwd", t.TempDir())
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -192,6 +188,24 @@ func TestTheConversationOfMCP(t *testing.T) {
 	if _, err := io.WriteString(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n"); err != nil {
 		t.Fatal(err)
 	}
+	return c, func() {
+		if err := in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The conversation of the page is one that was had: P1, P2 … stand for the ids of
+// processes. With UPDATE_DOCS set it is written anew.
+func TestTheConversationOfMCP(t *testing.T) {
+	script := blocks(t, mcpPage, "transcript")
+	if len(script) != 1 {
+		t.Fatalf("%d conversations", len(script))
+	}
+	c, end := newMCPClient(t)
 	names := map[string]string{} // of processes, by id
 	var had strings.Builder
 	calls := strings.Split("\n"+strings.TrimSuffix(script[0], "\n"), "\n> ")[1:]
@@ -223,12 +237,7 @@ func TestTheConversationOfMCP(t *testing.T) {
 			t.Errorf("bash %s answers\n%s\nand the page says\n%s", arguments, got, want)
 		}
 	}
-	if err := in.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	end()
 	if page := documents(t)[mcpPage]; os.Getenv("UPDATE_DOCS") != "" {
 		if err := os.WriteFile(mcpPage, []byte(strings.Replace(page, script[0], had.String(), 1)), 0o600); err != nil {
 			t.Error(err)
