@@ -56,6 +56,10 @@ func what(r *wire.Receipt) string {
 	return "in " + oneLine(r.Cwd, maxWhat)
 }
 
+// OneLine makes a text of somebody else's, such as a description, fit for a notice: one
+// line of at most 60 characters, without control characters.
+func OneLine(s string) string { return oneLine(s, maxWhat) }
+
 // age is the time since a process was admitted; "" when it is not known what time it is.
 func age(r *wire.Receipt, now time.Time) string {
 	if now.IsZero() || r.CreatedAt.IsZero() {

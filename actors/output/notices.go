@@ -204,7 +204,7 @@ func (t *text) receipt(r *wire.Receipt) {
 
 // leftovers adds what the command left behind, and what could not be ended.
 func (t *text) leftovers(r *wire.Receipt) {
-	if r.LeftoversKilled > 0 {
+	if r.LeftoversKilled > 0 && !stopped(r) {
 		t.note("ended %s that it had left running", plural(r.LeftoversKilled, "process", "processes"))
 	}
 	switch {
@@ -217,6 +217,15 @@ func (t *text) leftovers(r *wire.Receipt) {
 		(e.Code != wire.CodeTeardownFailed || len(r.Unsignalled) == 0) {
 		t.note("%s", errorWords(r))
 	}
+}
+
+// stopped: the whole tree was asked to end, so that nothing of it had been left running.
+func stopped(r *wire.Receipt) bool {
+	switch r.Reason {
+	case wire.ReasonTimeout, wire.ReasonIdleTimeout, wire.ReasonCancel, wire.ReasonSessionClosed, wire.ReasonOutputLimit:
+		return true
+	}
+	return false
 }
 
 func pids(list []int) string {

@@ -220,7 +220,9 @@ func (t *text) page(p *wire.Page) {
 	for i := 0; i < len(p.Chunks); i++ {
 		c := &p.Chunks[i]
 		before(c.Cursor)
-		loss += c.EncodingLoss
+		if !c.Binary {
+			loss += c.EncodingLoss // of what is shown
+		}
 		if s := descriptor(c.Stream); s != extra { // stdout and stderr mix as at a terminal
 			if extra = s; s == "" {
 				s = c.Stream
@@ -234,7 +236,6 @@ func (t *text) page(p *wire.Page) {
 			for i+1 < len(p.Chunks) && p.Chunks[i+1].Binary && p.Chunks[i+1].Stream == c.Stream {
 				i++
 				n += int64(p.Chunks[i].SourceBytes)
-				loss += p.Chunks[i].EncodingLoss
 			}
 			t.note("binary output on %s withheld: %d bytes; view base64 has them", c.Stream, n)
 			t.raw("\n")

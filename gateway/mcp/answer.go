@@ -26,6 +26,8 @@ type answer struct {
 	NextOffset *int64  `json:"next_offset,omitempty"`
 	HasMore    bool    `json:"has_more,omitempty"`
 	GapBytes   int64   `json:"gap_bytes,omitempty"`
+	// EncodingLoss are the bytes, of what is shown, that are no UTF-8 and stand as U+FFFD.
+	EncodingLoss int64 `json:"encoding_loss_bytes,omitempty"`
 	// Of wait_for and search.
 	Met          *bool    `json:"met,omitempty"`
 	PortOwner    string   `json:"port_owner,omitempty"`
@@ -54,8 +56,14 @@ type handle struct {
 	DurationS   *float64 `json:"duration_s,omitempty"`
 	TotalBytes  *int64   `json:"total_bytes,omitempty"`
 	Dropped     int64    `json:"dropped_bytes,omitempty"`
+	Incomplete  bool     `json:"output_incomplete,omitempty"` // some of it was never seen
 	StdinOpen   bool     `json:"stdin_open,omitempty"`
-	Notes       []string `json:"notes,omitempty"`
+	CancelledBy string   `json:"cancel_requested_by,omitempty"`
+	// What was left when the command ended.
+	LeftoversKilled int      `json:"leftovers_killed,omitempty"`
+	LeftoversLive   int      `json:"leftovers_live,omitempty"`
+	Unsignalled     []int    `json:"unsignalled_pids,omitempty"`
+	Notes           []string `json:"notes,omitempty"`
 }
 
 // waited is what became of the wait for one of several processes.
@@ -93,7 +101,10 @@ func handleOf(r *wire.Receipt, now time.Time) handle {
 		Process: r.Process, State: string(r.State), Reason: string(r.Reason), ExitCode: r.ExitCode, Signal: r.Signal,
 		SessionCwd: r.SessionCwd,
 		TotalBytes: &r.Output.TotalBytes, Dropped: r.Output.DroppedBytes, StdinOpen: r.StdinOpen, Notes: r.Notes,
+		CancelledBy:     r.CancelRequestedBy,
+		LeftoversKilled: r.LeftoversKilled, LeftoversLive: r.LeftoversLive, Unsignalled: r.Unsignalled,
 	}
+	h.Incomplete = r.State.Terminal() && r.StartedAt != nil && !r.Output.Complete
 	if r.StartedAt != nil {
 		end := now
 		if r.ExitedAt != nil {
@@ -124,6 +135,7 @@ func runAnswer(res *wire.Result) *answer {
 	}
 	a.Stdout, a.StdoutOmittedBytes = &res.Stdout.Text, res.Stdout.OmittedBytes
 	a.Stderr, a.StderrOmittedBytes = &res.Stderr.Text, res.Stderr.OmittedBytes
+	a.EncodingLoss = res.Stdout.EncodingLoss + res.Stderr.EncodingLoss
 	a.NextOffset = &res.Receipt.Output.TotalBytes
 	return a
 }
@@ -134,6 +146,11 @@ func (a *answer) setPage(p *wire.Page) {
 	a.Output, a.Offset, a.NextOffset, a.HasMore = &text, &p.Offset, &p.NextOffset, p.HasMore
 	for _, g := range p.Gaps {
 		a.GapBytes += g.Bytes
+	}
+	for i := range p.Chunks {
+		if c := &p.Chunks[i]; !c.Binary && c.Data == "" {
+			a.EncodingLoss += int64(c.EncodingLoss)
+		}
 	}
 }
 

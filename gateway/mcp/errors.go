@@ -32,6 +32,15 @@ func public(err error) *wire.Error {
 		return wire.Errorf(wire.CodeInterrupted, "the call was cancelled")
 	}
 	e := *wire.AsError(err)
+	if e.Code == wire.CodeUnknownField {
+		return &e // it names what was given: “wait_ms” is not to become our wait_s
+	}
+	switch {
+	case e.Code == wire.CodeStdinClosed:
+		e.Message = strings.Replace(e.Message, `stdin "pipe" or a tty`, "close_stdin false or tty true", 1)
+	case e.Code == wire.CodeNotFound && (e.Field == "process" || listField.MatchString(e.Field)):
+		e.Message += " in this session; nothing was resumed or started, and action list tells what there is" // A28
+	}
 	name := e.Field
 	switch {
 	case ourFields[name] != "":

@@ -46,6 +46,9 @@ func (k *call) read(ctx context.Context, b *bound) (*reply, error) {
 
 // waitEnd waits for the end and shows what is new.
 func (k *call) waitEnd(ctx context.Context, b *bound) (*reply, error) {
+	if err := k.checkOffset(ctx, b); err != nil {
+		return nil, err
+	}
 	most := k.c.s.cfg.YieldMax
 	r, err := b.procs.Wait(ctx, wire.Wait{
 		ProcessRef: k.ref(), For: k.until, WaitMS: max(1, k.wait("wait_s", k.waitMS, most, most).Milliseconds()),
@@ -56,11 +59,27 @@ func (k *call) waitEnd(ctx context.Context, b *bound) (*reply, error) {
 	return k.shown(ctx, b, r, output.ReceiptText)
 }
 
+// checkOffset refuses an offset ahead of the output before anything is done (A36).
+func (k *call) checkOffset(ctx context.Context, b *bound) error {
+	if !k.given("offset") {
+		return nil
+	}
+	m := k.page(k.offset)
+	m.MaxBytes = wire.MinPageBytes
+	_, err := b.procs.Read(ctx, m)
+	return err
+}
+
 type receiptText = func(*wire.Receipt, output.TextOptions) string
 
 // shown is a receipt with the output that the agent has not seen.
 func (k *call) shown(ctx context.Context, b *bound, r *wire.Receipt, words receiptText) (*reply, error) {
 	skipped := k.unseen(ctx, b, r)
+	if p := r.Page; p != nil && p.State != r.State { // it went on while its output was read
+		if now, err := b.procs.Status(ctx, r.Process); err == nil {
+			now.Page, r = p, now
+		}
+	}
 	k.c.left.saw(r.Process, r.State)
 	a := receiptAnswer(r)
 	return &reply{answer: a, text: func(o output.TextOptions) string {
@@ -88,7 +107,7 @@ func (k *call) unseen(ctx context.Context, b *bound, r *wire.Receipt) (skipped i
 	if err != nil {
 		return -1 // the receipt is what was asked for; its counts say that there is output
 	}
-	r.Page = p
+	r.Page, r.Output = p, p.Output
 	k.c.left.shown(r.Process, p.NextOffset)
 	if skipped >= 0 && p.Offset <= skipped {
 		skipped = -1
@@ -170,6 +189,9 @@ func (k *call) receipt(r *wire.Receipt, text receiptText) *reply {
 
 // write writes to the input, waits for the first output after it, and shows what is new.
 func (k *call) write(ctx context.Context, b *bound) (*reply, error) {
+	if err := k.checkOffset(ctx, b); err != nil {
+		return nil, err
+	}
 	m := wire.Write{ProcessRef: k.ref(), Text: k.stdin, Close: k.closeStdin}
 	if wait := k.wait("wait_s", k.waitMS, writeWait, k.c.s.cfg.YieldMax); wait > 0 {
 		m.Read = &wire.Read{ProcessRef: k.ref(), WaitMS: max(1, wait.Milliseconds()), MaxBytes: wire.MinPageBytes}
@@ -200,6 +222,9 @@ func (k *call) sendSignal(ctx context.Context, b *bound) (*reply, error) {
 
 // terminate ends a process and shows the last of it.
 func (k *call) terminate(ctx context.Context, b *bound) (*reply, error) {
+	if err := k.checkOffset(ctx, b); err != nil {
+		return nil, err
+	}
 	m := wire.Terminate{ProcessRef: k.ref(), Mode: k.mode, By: by}
 	if k.given("grace_s") {
 		m.GraceMS = &k.graceMS

@@ -2,6 +2,8 @@ package mcp
 
 import (
 	"maps"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -34,17 +36,41 @@ func (a *args) wireCommand() wire.Command {
 	return c
 }
 
-// about is the description, or the start of the command.
+// about is the description, or the name of the program that the command begins with. The
+// command itself is not repeated (M31): it may hold secrets, records are kept for days,
+// and results go to whoever reads the session.
 func (a *args) about() string {
 	if a.description != "" {
 		return a.description
 	}
-	line, _, _ := strings.Cut(strings.TrimSpace(a.command), "\n")
-	const most = 80 // characters
-	if r := []rune(strings.ToValidUTF8(line, "\uFFFD")); len(r) > most {
-		return string(r[:most-1]) + "…"
+	return program(a.command)
+}
+
+var (
+	// plainAssignment has no quote and no expansion that may hold a blank: what follows
+	// the blank is then the next word.
+	plainAssignment = regexp.MustCompile(`^[A-Za-z_]\w*=[^'"\x60\\$(]*$`)
+	plainWord       = regexp.MustCompile(`^[\w.+/-]{1,60}$`)
+)
+
+// program is the name of the first program of a text, behind assignments and a “cd … &&”;
+// "" where that is not plain to see.
+func program(text string) string {
+	const most = 1 << 10 // bytes that are looked at
+	words := strings.Fields(text[:min(len(text), most)])
+	for len(words) > 0 {
+		switch w := words[0]; {
+		case plainAssignment.MatchString(w):
+			words = words[1:]
+		case w == "cd" && len(words) > 3 && words[2] == "&&":
+			words = words[3:]
+		case plainWord.MatchString(w):
+			return path.Base(w)
+		default:
+			return ""
+		}
 	}
-	return line
+	return ""
 }
 
 func (a *args) render() wire.Render {

@@ -29,7 +29,7 @@ func texts(others []wire.Receipt) output.TextOptions {
 func noticeText(n *notice) string {
 	s := fmt.Sprintf("[ended: %s", n.Process)
 	if n.Description != "" {
-		s += " (" + n.Description + ")"
+		s += " (" + output.OneLine(n.Description) + ")"
 	}
 	s += ", " + n.State
 	if n.Reason != "" && n.Reason != string(wire.ReasonExit) {
