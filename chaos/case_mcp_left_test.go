@@ -274,6 +274,26 @@ func TestMCPNotify(t *testing.T) {
 	}
 }
 
+// TestMCPNotifyOfTheLast: a new connection of a kept session is notified of the end of what
+// it found running.
+func TestMCPNotifyOfTheLast(t *testing.T) {
+	h := newMCPHost(t, func(c *mcp.Config) { c.Session.Name, c.Notices = "kept", mcp.NoticesNotify })
+	first := stdio(t, h.Server, nil)
+	id := first.ok(params{"action": "start", "command": "read x", "close_stdin": false}).str("process_id")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var lists atomic.Int32
+	second := stdio(t, h.Server, &sdk.ClientOptions{
+		ResourceListChangedHandler: func(context.Context, *sdk.ResourceListChangedRequest) { lists.Add(1) },
+	}, "2025-11-25")
+	second.ok(params{"command": "true"})
+	if _, err := h.c.CloseStdin(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "a notification", func() bool { return lists.Load() > 0 })
+}
+
 // TestMCPLostMidCall: a client that is gone in the middle of a call takes its own session
 // with it, and leaves one that is kept as it is.
 func TestMCPLostMidCall(t *testing.T) {

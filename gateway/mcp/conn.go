@@ -125,10 +125,10 @@ func (c *conn) session(ctx context.Context) (*bound, error) {
 	}
 	info := s.Info()
 	b := &bound{Session: s, procs: c.s.cfg.Client.Within(info.ID)}
+	c.bound.Store(b)
 	if !info.Created && info.Live > 0 {
 		c.adopt(ctx, b)
 	}
-	c.bound.Store(b)
 	if info.IdleTTLMS > 0 {
 		c.spawn(func() { c.keepAlive(b, time.Duration(info.IdleTTLMS)*time.Millisecond) })
 	}
