@@ -29,7 +29,7 @@ func Restore(process string, tty, row bool, messages []*wire.OutputMessage) (*Lo
 		offset := m.Offset
 		for i := range m.Chunks {
 			c := &m.Chunks[i]
-			if m.First+int64(i) == l.next && offset == l.total && len(c.Data) <= MaxChunk {
+			if m.First+int64(i) == l.next && offset == l.total && max(c.Source, len(c.Data)) <= MaxChunk {
 				l.put(c)
 			}
 			offset += int64(c.Source)

@@ -202,3 +202,55 @@ func TestTailFrom(t *testing.T) {
 		t.Errorf("nothing fits, and it begins at %d", n)
 	}
 }
+
+// FuzzRestore: whatever messages say, the log made of them can be read to its end, and
+// counts what it has.
+func FuzzRestore(f *testing.F) {
+	l, w := newLog(f, Config{})
+	mixed(w, 400)
+	whole := l.Ship(nil, 0, 1<<20, 7).Message
+	half := l.Ship(nil, l.Next()/2, 1<<20, 7).Message
+	f.Add(whole, half, int64(10))
+	f.Add(half, whole, int64(1000))
+	f.Add(whole, whole, int64(0))
+	f.Fuzz(func(t *testing.T, a, b []byte, total int64) {
+		var messages []*wire.OutputMessage
+		for _, m := range [][]byte{a, b} {
+			if d, err := wire.DecodeOutput(m); err == nil {
+				messages = append(messages, d)
+			}
+		}
+		for _, row := range []bool{true, false} {
+			l, err := Restore("p1", false, row, messages)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !row {
+				l.Finish(wire.OutputStats{TotalBytes: total, LatestCursor: total, StdoutBytes: total})
+			}
+			o := l.Stats()
+			if o.KeptBytes+o.DroppedBytes != o.TotalBytes || o.KeptBytes < 0 || row && o.DroppedBytes != 0 {
+				t.Errorf("%+v", o)
+			}
+			for _, view := range views {
+				cursor := int64(0)
+				for more := true; more; {
+					p, err := l.Read(wire.Read{Cursor: &cursor, View: view}, State{State: wire.StateCompleted})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if p.HasMore && p.NextCursor <= cursor {
+						t.Fatalf("no way on from %d: %+v", cursor, p)
+					}
+					cursor, more = p.NextCursor, p.HasMore
+				}
+				if cursor != o.LatestCursor {
+					t.Errorf("read to %d of %d", cursor, o.LatestCursor)
+				}
+			}
+			if _, err := l.Search(t.Context(), wire.Search{Pattern: "a"}, State{State: wire.StateCompleted}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
