@@ -51,6 +51,7 @@ func (w *Worker) adopt(ctx context.Context, held []*keeper.Process) error {
 			a.records[id] = &stored[i]
 		}
 	}
+	slices.SortStableFunc(held, byEnd)
 	for _, p := range held {
 		if err := a.adoptProcess(ctx, p); err != nil {
 			return err
@@ -102,6 +103,20 @@ func (a *adoption) adoptSessions(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// byEnd orders commands by their ends, and those that run behind them.
+func byEnd(a, b *keeper.Process) int {
+	x, y := a.Exited(), b.Exited()
+	switch {
+	case x != nil && y != nil:
+		return x.At.Compare(y.At)
+	case x != nil:
+		return -1
+	case y != nil:
+		return 1
+	}
+	return 0
 }
 
 // ended gives the session of a command whose session has ended: it ends the command,

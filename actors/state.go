@@ -246,9 +246,9 @@ func (p *process) strayed(dir string, err error) error {
 	return &own
 }
 
-// capture takes over the state that a command has left.
+// capture takes over the state that a command has left, unless recapture has.
 func (p *process) capture(e *keeper.Exited) {
-	if !p.plan.Capture {
+	if !p.plan.Capture || p.receipt.StateCapture != "" {
 		return
 	}
 	if why := notTakenFrom(e); why != "" {
@@ -266,7 +266,10 @@ func (p *process) capture(e *keeper.Exited) {
 		p.missed("its session has ended")
 		return
 	}
-	t := s.take(ch, e.At.UTC(), p.adopted)
+	p.took(s.take(ch, e.At.UTC(), false))
+}
+
+func (p *process) took(t taken) {
 	p.receipt.StateCapture, p.receipt.SessionCwd, p.stored = t.outcome, t.cwd, t.stored
 	for _, n := range t.notes {
 		p.note("state: " + n)
@@ -294,14 +297,23 @@ func (p *process) missed(why string) {
 	p.note("state: not captured: " + why)
 }
 
-// recapture takes over what a command left whose end is recorded: the worker that
-// recorded it may have died before the session's record had it.
+// recapture takes over what a command left that had ended before it was adopted: the
+// worker that saw the end may have died before the session's record had it. It is called
+// for one command after another, in the order of their ends, because what is older than
+// the session's state counts as taken. What is not taken here is left to capture.
 func (p *process) recapture(s *session, e *keeper.Exited) {
-	if !p.plan.Capture || p.receipt.StateCapture != stateSaved || notTakenFrom(e) != "" {
+	recorded := p.receipt.State.Terminal()
+	if !p.plan.Capture || recorded && p.receipt.StateCapture != stateSaved || notTakenFrom(e) != "" {
 		return
 	}
-	if ch, err := changesOf(e.State, p.receipt.TTY != nil); err == nil {
-		p.stored = s.take(ch, e.At.UTC(), true).stored
+	ch, err := changesOf(e.State, p.receipt.TTY != nil)
+	if err != nil {
+		return
+	}
+	if t := s.take(ch, e.At.UTC(), true); recorded {
+		p.stored = t.stored
+	} else {
+		p.took(t)
 	}
 }
 
