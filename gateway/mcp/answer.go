@@ -99,12 +99,14 @@ type notice struct {
 func handleOf(r *wire.Receipt, now time.Time) handle {
 	h := handle{
 		Process: r.Process, State: string(r.State), Reason: string(r.Reason), ExitCode: r.ExitCode, Signal: r.Signal,
-		SessionCwd: r.SessionCwd,
 		TotalBytes: &r.Output.TotalBytes, Dropped: r.Output.DroppedBytes, StdinOpen: r.StdinOpen, Notes: r.Notes,
 		CancelledBy:     r.CancelRequestedBy,
 		LeftoversKilled: r.LeftoversKilled, LeftoversLive: r.LeftoversLive, Unsignalled: r.Unsignalled,
 	}
 	h.Incomplete = r.State.Terminal() && r.StartedAt != nil && !r.Output.Complete
+	if r.SessionCwd != r.Cwd { // else the next command runs where this one did
+		h.SessionCwd = r.SessionCwd
+	}
 	if r.StartedAt != nil {
 		end := now
 		if r.ExitedAt != nil {
