@@ -39,9 +39,9 @@ func readDump(b []byte) (before, after shellState, err error) {
 
 // readState reads one state. A directory that the shell itself does not know is empty.
 func readState(dir, env []byte) (s shellState, err error) {
-	d, ok := strings.CutSuffix(string(dir), "\n")
-	if ok && !path.IsAbs(d) {
-		return s, fmt.Errorf("the directory %q is not absolute", d)
+	d, ended := strings.CutSuffix(string(dir), "\n")
+	if d != "" && (!ended || !path.IsAbs(d)) {
+		return s, fmt.Errorf("%q is no absolute directory and the end of a line", d)
 	}
 	s.dir = d
 	if len(env) == 0 { // it exports PWD at the least, unless export is disabled
@@ -85,7 +85,7 @@ func (r *exports) next() (name, value string, ok bool, err error) {
 	default:
 		return "", "", false, r.fail("a declaration")
 	}
-	if name = r.while(isNameByte); name == "" {
+	if name = r.while(isNameByte); name == "" || name[0] <= '9' {
 		return "", "", false, r.fail("a name")
 	}
 	if r.skip("\n") {
@@ -221,6 +221,9 @@ func (r *exports) escape(v []byte) ([]byte, error) {
 	switch c {
 	case '0', '1', '2', '3', '4', '5', '6', '7':
 		n, _ := r.digits(8, 3)
+		if n == 0 || n > 0xff {
+			return nil, r.fail("the digits of a byte")
+		}
 		return append(v, byte(n)), nil
 	case 'x', 'u', 'U':
 		r.rest = r.rest[1:]
@@ -233,7 +236,7 @@ func (r *exports) escape(v []byte) ([]byte, error) {
 		}
 		n, ok := r.digits(16, most)
 		switch {
-		case !ok, c != 'x' && (n > utf8.MaxRune || n >= 0xd800 && n < 0xe000):
+		case !ok, n == 0, c != 'x' && (n > utf8.MaxRune || n >= 0xd800 && n < 0xe000):
 			return nil, r.fail("the digits of a character")
 		case c == 'x':
 			return append(v, byte(n)), nil

@@ -35,7 +35,7 @@ func TestReadExports(t *testing.T) {
 		"junk", "declare -x A=\"b\"", "declare -x A=\"b", "declare -x A=$'b\n", "declare -x A='b\n", "declare -x =\"b\"\n",
 		"declare -x A=\"$(b)\"\n", "declare -x A=\"`b`\"\n", "declare -x A=$(b)\n", "declare -x A=b;c\n", "declare x A=\"b\"\n",
 		"declare - A=\"b\"\n", "declare -x A=\"\\n\"\n", "declare -x A=$'\\q'\n", "declare -x A=$'\\xg'\n", "declare -x A=$'\\ud800'\n",
-		"declare -ax A=([0]=\"x\"\n", "declare -ax A=\"x\"\n", "declare -ax A=(;)\n", "export A='b'\nx\n", "export A-B='c'\n",
+		"declare -ax A=([0]=\"x\"\n", "declare -ax A=\"x\"\n", "declare -ax A=(;)\n", "declare -x A=$'\\0'\n", "declare -x A=$'\\777'\n", "declare -x 0=\"b\"\n", "export A='b'\nx\n", "export A-B='c'\n",
 	} {
 		if got, err := readExports([]byte(in)); err == nil {
 			t.Errorf("%q was taken for %q", in, got)
@@ -59,7 +59,7 @@ func TestReadDumpTakesAllOrNothing(t *testing.T) {
 			}
 		}
 	}
-	for _, dump := range []string{"", "ok", "\x00\x00\x00\x00ok", bash + "x", "x" + bash, "\x00" + bash, dash + "\nx", bash + bash, room + "\x00/a\n\x00export A='1'\n"} {
+	for _, dump := range []string{"", "ok", "\x00\x00\x00\x00ok", bash + "x", "x" + bash, "\x00" + bash, strings.Replace(bash, "/b c\n\n", "/b c", 1), "x" + dash, dash + "\nx", bash + bash, room + "\x00/a\n\x00export A='1'\n"} {
 		if before, after, err := readDump([]byte(dump)); err == nil && (before.dir != "" || after.dir != "") {
 			t.Errorf("%.60q: %v, %v", dump, before, after)
 		}

@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	stdflag "flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -31,6 +32,9 @@ func TestMain(m *testing.M) {
 	}
 	before := goroutines.NumGoroutine()
 	code := m.Run()
+	if stdflag.Lookup("test.fuzz").Value.String() != "" {
+		os.Exit(code) // the fuzzer leaves a goroutine for signals
+	}
 	if left := leaked(before); left != "" && code == 0 {
 		fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
 		code = 1

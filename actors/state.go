@@ -120,13 +120,13 @@ func (s *session) take(ch *changes, at time.Time, adopted bool) taken {
 		case rec.Closed:
 			t.outcome, t.notes = stateMissed, append(t.notes, "the session has ended")
 			return t
-		case adopted && rec.State != nil && rec.State.At != nil && !at.After(*rec.State.At):
-			t.outcome = stateSaved // by the incarnation that saw the command end, or is outdated
-			return t
 		case ch.none():
 			if len(ch.notes) > 0 {
 				t.outcome = stateMissed
 			}
+			return t
+		case adopted && rec.State != nil && rec.State.At != nil && !at.After(*rec.State.At):
+			t.outcome = stateSaved // by the incarnation that saw the command end
 			return t
 		}
 		next := *rec

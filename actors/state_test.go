@@ -1,12 +1,14 @@
 package actors
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/limpet-sh/limpet/subjects/bus"
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
@@ -71,6 +73,30 @@ func TestStateSurvivesTheWorker(t *testing.T) {
 		t.Errorf("%q, %q, %q", rc.StateCapture, rc.SessionCwd, rc.Notes)
 	}
 	b.said(b.run(s, "pwd; echo $A ${B-none}"), "/tmp\n3 none\n", "unchanged", "/tmp")
+}
+
+// awayRecords is a store of sessions that is away.
+type awayRecords struct{ sessionStore }
+
+func (awayRecords) UpdateSession(context.Context, string, *wire.SessionRecord, uint64) (uint64, error) {
+	return 0, bus.ErrDisconnected
+}
+
+// The end of a command is recorded, the state that it left is not, and the worker goes:
+// the next one finds it with the keeper, and takes it once.
+func TestStateThatWasNotStoredIsFoundAgain(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.open(wire.Open{CaptureState: true})
+	b.said(b.run(s, "export A=0"), "", "saved", b.cwd)
+	b.worker.deps.sessions = awayRecords{b.worker.deps.sessions}
+	b.said(b.run(s, "cd /; export A=1"), "", "saved", "/")
+	b.said(b.run(s, "echo $A; cd /usr; export B=1"), "1\n", "saved", "/usr")
+	b.stop(ErrLeave)
+	b.boot()
+	b.said(b.run(s, "pwd; echo $A $B; cd /tmp; export B=2"), "/usr\n1 1\n", "saved", "/tmp")
+	b.stop(ErrLeave)
+	b.boot()
+	b.said(b.run(s, "pwd; echo $A $B"), "/tmp\n1 2\n", "unchanged", "/tmp")
 }
 
 // A directory that went away is said, and left.

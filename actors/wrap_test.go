@@ -2,7 +2,6 @@ package actors
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -16,8 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/limpet-sh/limpet/actors/runtime"
-	"github.com/limpet-sh/limpet/registry"
-	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
 // need skips a test on a host without a program; under LIMPET_REQUIRE=word,word the lack
@@ -366,9 +363,4 @@ for i in $MANY; do export "V$i=$v"; done`
 	}
 	sameSpoken(t, need(t, "dash"), text, false, false, "MANY=1 2 3 4 5 6 7")
 	sameSpoken(t, need(t, "bash"), text, false, false, "MANY=1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27")
-}
-
-// Session reads the record that tests have not written: there is none.
-func (s *fakeStore) Session(context.Context, string, string) (*wire.SessionRecord, uint64, error) {
-	return nil, 0, registry.ErrNotFound
 }

@@ -295,11 +295,10 @@ func TestCaseStateEnds(t *testing.T) {
 			for mode, code := range map[string]int{"terminate": 143, "kill": 137, "interrupt": 130} {
 				id := a.start(t, wire.Command{Text: "cd /; echo there; sleep 300"})
 				a.until(t, id, "there")
-				r, err := a.c.Terminate(t.Context(), wire.Terminate{ProcessRef: wire.ProcessRef{Process: id}, Mode: mode})
-				if err != nil {
+				if _, err := a.c.Terminate(t.Context(), wire.Terminate{ProcessRef: wire.ProcessRef{Process: id}, Mode: mode}); err != nil {
 					t.Fatal(err)
 				}
-				if r = a.end(t, id); r.ExitCode == nil || *r.ExitCode != code || r.StateCapture != "missed" || r.SessionCwd != "/usr" {
+				if r := a.end(t, id); r.ExitCode == nil || *r.ExitCode != code || r.StateCapture != "missed" || r.SessionCwd != "/usr" {
 					t.Errorf("%s: %s, state %q", mode, show(r), r.StateCapture)
 				}
 			}
