@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -46,7 +47,7 @@ func (s *session) admit(r request, execution string, c *wire.Command) {
 	if kept := len(s.held); live+kept >= limit { // what a command left behind lives too
 		refuse(r, &wire.Error{
 			Code:    wire.CodeProcessQuotaExceeded,
-			Message: "the session has as many live processes as it may; end one, or wait for one to end",
+			Message: fmt.Sprintf("the session has %d live processes, and may have %d; end one, or wait for one to end", live+kept, limit),
 			Details: map[string]any{"live": live, "kept": kept, "limit": limit},
 		})
 		return

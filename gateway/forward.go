@@ -38,7 +38,7 @@ func (a *address) repeatable(verb string) bool {
 type session struct{ id, worker string }
 
 // process is where a process lives; it never moves either.
-type process struct{ worker, execution string }
+type process struct{ worker, execution, session string }
 
 // headers that go on to the worker; what else a tenant sends stays here.
 var forwarded = [...]string{subjects.HeaderContentType, subjects.HeaderTrace, subjects.HeaderDeadline, subjects.HeaderVersion}

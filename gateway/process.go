@@ -24,7 +24,7 @@ func (g *Gateway) toProcess(ctx context.Context, c *call) ([]byte, error) {
 	if err := subjects.CheckToken("process", a.Process); err != nil {
 		return nil, wire.Invalid("process", "%v", err)
 	}
-	p, err := g.findProcess(ctx, c.tenant, a.Process)
+	p, err := g.findProcess(ctx, c.tenant, a.ProcessRef)
 	if err != nil {
 		return nil, err
 	}
@@ -46,22 +46,25 @@ func (g *Gateway) askProcess(ctx context.Context, c *call, a *address, p process
 	})
 }
 
-// findProcess returns where a process lives. One of another tenant is as unknown as
-// one that never was.
-func (g *Gateway) findProcess(ctx context.Context, tenant, id string) (process, error) {
-	key := tenant + "." + id
-	if p, ok := g.procs.get(key); ok {
+// findProcess returns where a process lives. One of another tenant, or of another session
+// than the one asked for, is as unknown as one that never was.
+func (g *Gateway) findProcess(ctx context.Context, tenant string, r wire.ProcessRef) (process, error) {
+	key := tenant + "." + r.Process
+	if p, ok := g.procs.get(key); ok && (r.InSession == "" || r.InSession == p.session) {
 		return p, nil
 	}
-	rec, _, err := g.reg.Process(ctx, tenant, id)
+	rec, _, err := g.reg.Process(ctx, tenant, r.Process)
 	if errors.Is(err, registry.ErrNotFound) {
-		return process{}, wire.NoProcess(id)
+		return process{}, wire.NoProcess(r.Process)
 	}
 	if err != nil {
 		return process{}, noRecords(err)
 	}
-	p := process{rec.Worker, rec.ExecutionID}
+	p := process{rec.Worker, rec.ExecutionID, rec.Session}
 	g.procs.put(key, p)
+	if r.InSession != "" && r.InSession != p.session {
+		return process{}, wire.NoProcess(r.Process)
+	}
 	return p, nil
 }
 

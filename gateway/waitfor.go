@@ -218,7 +218,7 @@ func (g *Gateway) askWait(ctx context.Context, c *call, m *wire.WaitFor) (*wire.
 	if err != nil {
 		return nil, err
 	}
-	p, err := g.findProcess(ctx, c.tenant, m.Process)
+	p, err := g.findProcess(ctx, c.tenant, m.ProcessRef)
 	if err != nil {
 		return nil, err
 	}

@@ -191,6 +191,7 @@ func (t *text) receipt(r *wire.Receipt) {
 	t.leftovers(r)
 	switch r.StateCapture {
 	case "", "saved", "unchanged":
+	case "missed": // a note says why
 	default:
 		t.note("directory and environment were not carried over (%s)", oneLine(r.StateCapture, maxWords))
 	}
@@ -198,6 +199,9 @@ func (t *text) receipt(r *wire.Receipt) {
 		t.note("the next command runs in %s", oneLine(r.SessionCwd, maxWords))
 	}
 	for _, n := range r.Notes {
+		if strings.HasPrefix(n, "state: not captured: it was ended") {
+			continue // the end is said already, and so is what it left undone
+		}
 		t.note("note: %s", oneLine(n, maxWords))
 	}
 }
