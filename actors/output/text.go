@@ -106,6 +106,9 @@ func Text(res *wire.Result, o TextOptions) string {
 	t.ended(r)
 	if live(r) {
 		t.alive(r)
+		if r.State == wire.StateRunning && r.ExitedAt == nil && r.TimeoutMS > 0 && res.OnTimeout == wire.OnTimeoutKill {
+			t.note("its timeout of %s still holds, and will end it", seconds(r.TimeoutMS))
+		}
 	}
 	t.streams(r, res)
 	t.receipt(r)

@@ -54,6 +54,7 @@ type handle struct {
 	Description string   `json:"description,omitempty"`
 	SessionCwd  string   `json:"session_cwd,omitempty"`
 	DurationS   *float64 `json:"duration_s,omitempty"`
+	TimeoutS    float64  `json:"timeout_s,omitempty"` // of its life, as applied, while it matters
 	TotalBytes  *int64   `json:"total_bytes,omitempty"`
 	Dropped     int64    `json:"dropped_bytes,omitempty"`
 	Incomplete  bool     `json:"output_incomplete,omitempty"` // some of it was never seen
@@ -106,6 +107,9 @@ func handleOf(r *wire.Receipt, now time.Time) handle {
 	h.Incomplete = r.State.Terminal() && r.StartedAt != nil && !r.Output.Complete
 	if r.SessionCwd != r.Cwd { // else the next command runs where this one did
 		h.SessionCwd = r.SessionCwd
+	}
+	if r.TimeoutMS > 0 && (!r.State.Terminal() || r.Reason == wire.ReasonTimeout) {
+		h.TimeoutS = float64(r.TimeoutMS) / 1000
 	}
 	if r.StartedAt != nil {
 		end := now

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -38,6 +39,8 @@ func public(err error) *wire.Error {
 	switch {
 	case e.Code == wire.CodeStdinClosed:
 		e.Message = strings.Replace(e.Message, `stdin "pipe" or a tty`, "close_stdin false or tty true", 1)
+	case e.Code == wire.CodeProcessQuotaExceeded && e.Details["limit"] != nil:
+		e.Message += fmt.Sprintf("; there may be %v, and action list tells which there are", e.Details["limit"]) // A48
 	case e.Code == wire.CodeNotFound && (e.Field == "process" || listField.MatchString(e.Field)):
 		e.Message += " in this session; nothing was resumed or started, and action list tells what there is" // A28
 	}

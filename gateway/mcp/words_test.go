@@ -53,6 +53,7 @@ func TestPublicWords(t *testing.T) {
 		{a.unknown("wait_ms"), "wait_ms", "wait_ms: no such field; the nearest is wait_s, in seconds"},
 		{wire.Invalid("wait_ms", "-5 is negative"), "wait_s", "wait_s: -5 is negative"},
 		{wire.NoProcess("P1"), "process_id", "process_id: there is no process P1 in this session; nothing was resumed or started, and action list tells what there is"},
+		{&wire.Error{Code: wire.CodeProcessQuotaExceeded, Message: "full", Details: map[string]any{"limit": 32}}, "", "full; there may be 32, and action list tells which there are"},
 		{wire.Errorf(wire.CodeStdinClosed, `for input start it with stdin "pipe" or a tty`), "", "for input start it with close_stdin false or tty true"},
 		{&wire.Error{Code: wire.CodeCursorAhead, Field: "read.offset", Message: "offset 9 is ahead"}, "offset", "offset 9 is ahead"},
 	} {
