@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -41,7 +43,7 @@ type EnsureOptions struct {
 	Exe string
 	// UntilIdle of the up that is started; default UntilIdle.
 	UntilIdle time.Duration
-	// Config is the file that its --config names; empty: none.
+	// Config is the file that its --config names; empty: that of $LIMPET_CONFIG, if any.
 	Config string
 	Logger *slog.Logger
 }
@@ -58,6 +60,14 @@ func (o *EnsureOptions) validate() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	// It is started in another directory than ours.
+	if o.Config = cmp.Or(o.Config, os.Getenv("LIMPET_CONFIG")); o.Config != "" {
+		abs, err := filepath.Abs(o.Config)
+		if err != nil {
+			return fmt.Errorf("config: %w", err)
+		}
+		o.Config = abs
 	}
 	return nil
 }

@@ -239,6 +239,24 @@ func TestEnsureCannotStart(t *testing.T) {
 	}
 }
 
+// The file of settings is found from the directory of the owner, too.
+func TestEnsureConfig(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, tt := range []struct{ flag, variable, want string }{
+		{"", "", ""},
+		{"a.toml", "b.toml", filepath.Join(dir, "a.toml")},
+		{"", "b.toml", filepath.Join(dir, "b.toml")},
+		{"", "/c.toml", "/c.toml"},
+	} {
+		t.Setenv("LIMPET_CONFIG", tt.variable)
+		o := EnsureOptions{State: State(dir), Config: tt.flag}
+		if err := o.validate(); err != nil || o.Config != tt.want {
+			t.Errorf("%+v: %q, %v", tt, o.Config, err)
+		}
+	}
+}
+
 // A connection outlives its owner: the next is started, and has the same processes.
 func TestDialOwnerRevives(t *testing.T) {
 	t.Parallel()

@@ -69,6 +69,8 @@ func (h *MCPHTTP) validate() error {
 		return fmt.Errorf("%s is no address of loopback: whoever reaches it could try to run commands here; to serve it nonetheless, say so (--public), and put TLS before it", h.Addr)
 	case !loopback && h.NoToken:
 		return fmt.Errorf("%s is no address of loopback: without a token whoever reaches it could run commands here", h.Addr)
+	case h.Token != "" && h.TokenFile != "":
+		return fmt.Errorf("$%s and a token file (%s) are both given; which?", TokenVariable, h.TokenFile)
 	case h.NoToken && cmp.Or(h.Token, h.TokenFile) != "":
 		return errors.New("a token is given, and none is to be asked for; which?")
 	}
@@ -81,7 +83,7 @@ func (h *MCPHTTP) token() (token string, at MCPServing, err error) {
 	case h.NoToken:
 		return "", MCPServing{Open: true}, nil
 	case h.Token != "":
-		token, at.From = h.Token, "$"+TokenVariable
+		token, at.From = strings.TrimSpace(h.Token), "$"+TokenVariable
 	case h.TokenFile != "":
 		token, err = readToken(h.TokenFile)
 		at.From = h.TokenFile

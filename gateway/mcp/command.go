@@ -93,7 +93,7 @@ func (k *call) failed(r *wire.Receipt) bool {
 // lost its way, the error says how to go on with it.
 func (k *call) undone(ctx context.Context, b *bound, execution string, err error) error {
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
-		if b != nil && k.c.s.cfg.OnCancel == CancelKill {
+		if b != nil && k.c.s.cfg.OnCancel == CancelKill && !k.c.left.handed(execution) {
 			k.c.spawn(func() { // ends with its answer, at the latest after cancelLimit
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelLimit)
 				defer cancel()

@@ -68,6 +68,7 @@ func (s *Server) Handler(cfg HTTPConfig) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	lobby.cancel(errEnded) // nothing is ever run in it
 	h := &handler{s: s, cfg: cfg, lobby: lobby, byID: make(map[string]*conn), byName: make(map[string]*shared)}
 	options := sdk.StreamableHTTPOptions{
 		Logger: lobby.quietLog(), SessionTimeout: cfg.IdleTimeout, MaxRequestBodyBytes: cfg.BodyBytes,
@@ -94,8 +95,21 @@ func as(r *http.Request, c *conn) *http.Request {
 
 // head is as much of a message as its way depends on.
 type head struct {
-	ID     json.RawMessage `json:"id"`
-	Method string          `json:"method"`
+	ID     json.RawMessage
+	Method string
+	batch  bool
+}
+
+// UnmarshalJSON takes names as they are written, as the SDK does: one that takes "Method"
+// for "method" sends elsewhere what the SDK then answers.
+func (m *head) UnmarshalJSON(b []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(b, &fields); err != nil {
+		return err
+	}
+	m.ID = fields["id"]
+	_ = json.Unmarshal(fields["method"], &m.Method) // what is none, the SDK refuses
+	return nil
 }
 
 // ServeHTTP serves one request.
@@ -117,6 +131,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.serveKnown(w, r, m)
 	case m.Method == "initialize":
 		h.serveNew(w, r, m, name)
+	case m.batch:
+		// One with an initialize in it would begin a connection that is nobody's.
+		refuseHTTP(w, http.StatusBadRequest, nil, wire.Errorf(wire.CodeInvalidArguments,
+			"a batch belongs to a connection, which %s names; begin one with initialize, alone", sessionIDHeader))
 	default:
 		// Also version 2026-07-28 without a name: the SDK answers which versions are spoken,
 		// and the client comes back with one that has connections.
@@ -167,7 +185,8 @@ func (h *handler) readHead(w http.ResponseWriter, r *http.Request) (m head, ok b
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	if trimmed := bytes.TrimSpace(body); len(trimmed) > 0 && trimmed[0] == '[' && json.Valid(body) {
-		return m, true // a batch: its ids are not told, so each command has a fresh execution id
+		m.batch = true // its ids are not told, so each command has a fresh execution id
+		return m, true
 	}
 	if json.Unmarshal(body, &m) != nil {
 		writeRPC(w, http.StatusBadRequest, nil, &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: "no JSON-RPC message"})

@@ -74,6 +74,19 @@ func (l *leftovers) shown(process string, offset int64) {
 	}
 }
 
+// handed reports whether the handle of an execution was returned already: a call that
+// asks for it again only looks.
+func (l *leftovers) handed(execution string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.byID {
+		if p.receipt.ExecutionID == execution {
+			return true
+		}
+	}
+	return false
+}
+
 // unseen is the offset from which the agent has not seen the output of a process.
 func (l *leftovers) unseen(process string) int64 {
 	l.mu.Lock()

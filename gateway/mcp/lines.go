@@ -65,6 +65,7 @@ func (l *lines) Read(context.Context) (jsonrpc.Message, error) {
 		if len(l.queued) > 0 {
 			m := l.queued[0]
 			l.queued = l.queued[1:]
+			l.count(m)
 			return m, nil
 		}
 		line, err := l.line()
@@ -80,9 +81,23 @@ func (l *lines) Read(context.Context) (jsonrpc.Message, error) {
 			continue
 		}
 		if m := l.message(line); m != nil {
+			l.count(m)
 			return m, nil
 		}
 	}
+}
+
+// count counts a call that is about to be handed on, once there is room for it.
+func (l *lines) count(m jsonrpc.Message) {
+	if r, ok := m.(*jsonrpc.Request); !ok || !r.IsCall() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.calls >= maxUnanswered && !l.stopped {
+		l.changed.Wait()
+	}
+	l.calls++
 }
 
 // line reads one line, whatever its length; of a longer one than maxLine nothing is kept
@@ -104,7 +119,7 @@ func (l *lines) line() ([]byte, error) {
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
-		case err != nil:
+		case err != nil && !errors.Is(err, io.EOF): // the last line may have no end
 			return nil, err
 		case len(long) > maxLine:
 			l.refuse(idOf(long[:64<<10]), jsonrpc.CodeInvalidRequest, fmt.Sprintf("a message may have %d bytes at most", maxLine))
@@ -143,12 +158,6 @@ func (l *lines) message(b []byte) jsonrpc.Message {
 	}
 	if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
 		r.Extra = &sdk.RequestExtra{Header: http.Header{requestIDKey: {idText(r.ID)}}}
-		l.mu.Lock()
-		for l.calls >= maxUnanswered && !l.stopped {
-			l.changed.Wait()
-		}
-		l.calls++
-		l.mu.Unlock()
 	}
 	return m
 }

@@ -189,3 +189,42 @@ func FuzzLines(f *testing.F) {
 		}
 	})
 }
+
+// TestLargeBatch: a batch of more calls than may be unanswered is handed on one by one.
+func TestLargeBatch(t *testing.T) {
+	const call = `{"jsonrpc":"2.0","id":1,"method":"a"}`
+	l := newLines(io.NopCloser(strings.NewReader("["+strings.Repeat(call+",", maxUnanswered)+call+"]\n")), &buffer{})
+	read := make(chan error, 1)
+	go func() { // ends with the batch
+		for range maxUnanswered + 1 {
+			m, err := l.Read(context.Background())
+			if err == nil {
+				err = l.Write(context.Background(), &jsonrpc.Response{ID: m.(*jsonrpc.Request).ID, Result: json.RawMessage("{}")})
+			}
+			if err != nil {
+				read <- err
+				return
+			}
+		}
+		read <- nil
+	}()
+	select {
+	case err := <-read:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("a large batch is not read to its end")
+	}
+}
+
+// TestLastLongLine: the last line needs no end, whatever its length.
+func TestLastLongLine(t *testing.T) {
+	l := newLines(io.NopCloser(strings.NewReader(`{"jsonrpc":"2.0","method":"a","params":{"x":"`+strings.Repeat("x", 100<<10)+`"}}`)), &buffer{})
+	if m, err := l.Read(t.Context()); err != nil || m.(*jsonrpc.Request).Method != "a" {
+		t.Errorf("%v, %v", m, err)
+	}
+	if _, err := l.Read(t.Context()); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}

@@ -205,6 +205,9 @@ func (c *conn) tell(process string, p *watched, output, record, ended bool) {
 	w.mu.Lock()
 	var uris []string
 	end := p.end && ended
+	if ended && w.byProcess[process] == p {
+		delete(w.byProcess, process) // who comes from now on is told by a watch of its own
+	}
 	for uri, s := range p.uris {
 		if s.record && record && (!end || uri != recordURI(process)) || !s.record && output {
 			uris = append(uris, uri)
