@@ -61,9 +61,9 @@ func (c *Config) validate() error {
 	}
 	if c.Cwd == "" {
 		c.Cwd, _ = os.UserHomeDir()
-	}
-	if c.Cwd == "" {
-		c.Cwd = "/"
+		if st, err := os.Stat(c.Cwd); err != nil || !st.IsDir() { // none, or of a user without one
+			c.Cwd = "/"
+		}
 	}
 	if c.MaxLive == 0 {
 		c.MaxLive = 10_000
