@@ -24,9 +24,14 @@ func readDump(b []byte) (before, after shellState, err error) {
 	parts := bytes.Split(b, []byte{0})
 	var first, last [][]byte
 	switch {
-	case len(parts) == 5 && string(parts[4]) == "ok": // bash
+	case len(parts) != 5:
+		return before, after, errNoDump
+	case string(parts[4]) == "ok": // bash
 		first, last = parts[:2], parts[2:4]
-	case len(parts) == 5 && len(b) > dashRoom && b[dashRoom] == 0 && strings.TrimRight(string(parts[2]), " ") == "ok": // dash
+	case string(bytes.TrimRight(parts[2], " ")) == "ok": // dash
+		if at := len(b) - len(parts[4]) - len(parts[3]) - 2; at != dashRoom && at != dashWide {
+			return before, after, errNoDump
+		}
 		first, last = parts[3:], parts[:2]
 	default:
 		return before, after, errNoDump

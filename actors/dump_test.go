@@ -45,10 +45,12 @@ func TestReadExports(t *testing.T) {
 
 func TestReadDumpTakesAllOrNothing(t *testing.T) {
 	bash := "/a\n\x00declare -x A=\"1\"\n\x00/b c\n\n\x00declare -x A=\"2\"\n\x00ok"
-	room := strings.Repeat(" ", dashRoom)
 	last := "/b c\n\n\x00export A='2'\n\x00ok"
-	dash := last + room[len(last):] + "\x00/a\n\x00export A='1'"
-	for _, dump := range []string{bash, dash + "\n"} {
+	said := func(room int) string {
+		return last + strings.Repeat(" ", room-len(last)) + "\x00/a\n\x00export A='1'"
+	}
+	dash := said(dashRoom)
+	for _, dump := range []string{bash, dash + "\n", said(dashWide) + "\n"} {
 		before, after, err := readDump([]byte(dump))
 		if err != nil || before.dir != "/a" || after.dir != "/b c\n" || before.env["A"] != "1" || after.env["A"] != "2" {
 			t.Errorf("%.40q: %v, %v, %v", dump, before, after, err)
@@ -59,7 +61,7 @@ func TestReadDumpTakesAllOrNothing(t *testing.T) {
 			}
 		}
 	}
-	for _, dump := range []string{"", "ok", "\x00\x00\x00\x00ok", bash + "x", "x" + bash, "\x00" + bash, strings.Replace(bash, "/b c\n\n", "/b c", 1), "x" + dash, dash + "\nx", bash + bash, room + "\x00/a\n\x00export A='1'\n"} {
+	for _, dump := range []string{"", "ok", "\x00\x00\x00\x00ok", bash + "x", "x" + bash, "\x00" + bash, strings.Replace(bash, "/b c\n\n", "/b c", 1), "x" + dash, dash + "\nx", bash + bash, said(dashRoom+1) + "\n", strings.Repeat(" ", dashRoom) + "\x00/a\n\x00export A='1'\n"} {
 		if before, after, err := readDump([]byte(dump)); err == nil && (before.dir != "" || after.dir != "") {
 			t.Errorf("%.60q: %v, %v", dump, before, after)
 		}

@@ -86,7 +86,7 @@ func (w *Worker) possible(m *wire.Open) error {
 	if err != nil {
 		return atOpen("shell", err)
 	}
-	if m.CaptureState && wrapper(path, program, "") == "" {
+	if m.CaptureState && wrapper(path, program, "", 0) == "" {
 		return errNoWrapper("capture_state", program)
 	}
 	return nil

@@ -131,7 +131,7 @@ func (s *session) shell(res *resolved, c, full *wire.Command, env []string) ([]s
 		return nil, err
 	}
 	if full.CaptureState {
-		wrap := wrapper(path, program, c.Text)
+		wrap := wrapper(path, program, c.Text, len(strings.Join(env, "\n")))
 		switch res.missed = unwrappable(env); {
 		case wrap == "" && c.CaptureState:
 			return nil, errNoWrapper("command.capture_state", program)

@@ -59,23 +59,32 @@ func mayExit(text string) bool {
 }
 
 // dash knows descriptors of one digit only, so it opens the file anew, from its start:
-// first behind room for the last words, which then come before.
+// first behind room for the last words, which then come before. The room is filled, which
+// costs time, so there is little of it while the environment is small.
 const (
-	dashRoom = 64 << 10
+	dashRoom = 16 << 10
+	dashWide = 64 << 10
 	dashLast = `{ \unset -f command;\trap "" XFSZ;\command pwd;\command printf \\0;\export -p && \command printf \\0ok;\trap - XFSZ; } 2>/dev/null 1<>/dev/fd/65`
-	dashWrap = `{ \unset -f command;\trap "" XFSZ;\command printf %65536s\\0;\command pwd;\command printf \\0;\export -p && \command printf \\0;\trap - XFSZ; } 2>/dev/null 1<>/dev/fd/65;` +
-		`\trap '` + dashLast + `' EXIT;` +
+
+	dashFirst = `\command pwd;\command printf \\0;\export -p && \command printf \\0;\trap - XFSZ; } 2>/dev/null 1<>/dev/fd/65;`
+	dashText  = `\trap '` + dashLast + `' EXIT;` +
 		`\eval "\\shift;$1";` +
 		`{ \eval '` + dashLast + `'";\\exit $?"; } 2>/dev/null`
+
+	dashWrap     = `{ \unset -f command;\trap "" XFSZ;\command printf %16384s\\0;` + dashFirst + dashText
+	dashWrapWide = `{ \unset -f command;\trap "" XFSZ;\command printf %65536s\\0;` + dashFirst + dashText
 )
 
 // wrapper gives what captures the state of a shell around a text: of its path, and of the
-// program that this is a link to. It is empty where there is nothing.
-func wrapper(path, program, text string) string {
+// program that this is a link to, with an environment of so many bytes. It is empty where
+// there is nothing.
+func wrapper(path, program, text string, size int) string {
 	called := filepath.Base(path)
 	switch name := filepath.Base(program); {
 	case called == "rbash": // it redirects nothing
 		return ""
+	case name == "dash" && size > dashRoom/3: // quoted, and with room to grow
+		return dashWrapWide
 	case name == "dash":
 		return dashWrap
 	case name != "bash" && !strings.HasPrefix(name, "bash-"):

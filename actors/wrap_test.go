@@ -60,7 +60,7 @@ func speak(t testing.TB, shell, text string, login, wrapped bool, env ...string)
 		if err != nil {
 			t.Fatal(err)
 		}
-		how.Text, how.Args = wrapper(shell, program, text), []string{shell, text}
+		how.Text, how.Args = wrapper(shell, program, text, len(strings.Join(env, "\n"))), []string{shell, text}
 		if how.Text == "" {
 			t.Fatalf("there is no wrapper for %s", program)
 		}
@@ -328,8 +328,8 @@ value'; export NEW="it's" NOT; unset GONE; PLAIN=1; PWD=/lie; export EMPTY=`
 func TestAWrapperUnderALimitOfFiles(t *testing.T) {
 	for _, name := range []string{"bash", "dash"} {
 		shell := need(t, name)
-		for _, kib := range []string{"0", "1", "64", "65", "1000"} {
-			how := runtime.ShellText{Shell: shell, Text: wrapper(shell, name, "echo ran; trap"), Args: []string{shell, "echo ran; trap"}}
+		for _, kib := range []string{"0", "1", "16", "17", "1000"} {
+			how := runtime.ShellText{Shell: shell, Text: wrapper(shell, name, "echo ran; trap", 0), Args: []string{shell, "echo ran; trap"}}
 			argv, err := runtime.ShellArgv(how)
 			if err != nil {
 				t.Fatal(err)
@@ -352,15 +352,24 @@ func TestAWrapperUnderALimitOfFiles(t *testing.T) {
 
 // More than the file holds is no state, and so is more than dash has room for.
 func TestTooMuchStateIsNone(t *testing.T) {
-	text := `v=xxxxxxxxxx; v=$v$v$v$v$v$v$v$v$v$v; v=$v$v$v$v$v$v$v$v$v$v; v=$v$v$v$v$v$v$v$v$v$v
-for i in $MANY; do export "V$i=$v"; done`
-	for _, name := range []string{"bash", "dash"} {
-		shell := need(t, name)
-		_, after := sameSpoken(t, shell, text, true, false, "MANY=1 2 3 4 5 6")
-		if len(after.env["V6"]) != 10_000 {
-			t.Errorf("%s: %d bytes", name, len(after.env["V6"]))
+	const text = `v=xxxxxxxxxx; v=$v$v$v$v$v$v$v$v$v$v; v=$v$v$v$v$v$v$v$v$v$v; v=$v$v$v$v$v$v$v$v$v$v
+i=0; while [ $i -lt $MANY ]; do i=$((i+1)); export "V$i=$v"; done`
+	large := strings.Repeat("x", dashRoom/3)
+	for _, tt := range []struct {
+		shell, many, large string
+		said               bool
+	}{
+		{"bash", "6", "", true},
+		{"bash", "25", "", true},
+		{"bash", "27", "", false},
+		{"dash", "1", "", true},
+		{"dash", "2", "", false},
+		{"dash", "5", large, true},
+		{"dash", "6", large, false},
+	} {
+		_, after := sameSpoken(t, need(t, tt.shell), text, tt.said, false, "MANY="+tt.many, "LARGE="+tt.large)
+		if tt.said && len(after.env["V"+tt.many]) != 10_000 {
+			t.Errorf("%+v: %d bytes", tt, len(after.env["V"+tt.many]))
 		}
 	}
-	sameSpoken(t, need(t, "dash"), text, false, false, "MANY=1 2 3 4 5 6 7")
-	sameSpoken(t, need(t, "bash"), text, false, false, "MANY=1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27")
 }
