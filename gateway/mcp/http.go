@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,9 @@ const (
 	sessionIDHeader = "Mcp-Session-Id"
 	// withoutSessions is the first protocol version that knows no connections over HTTP.
 	withoutSessions = "2026-07-28"
+
+	// bodyLimit is how long a client may take to send its request.
+	bodyLimit = 10 * time.Second
 
 	codeRefused = -32000 // JSON-RPC's for a server's own refusals
 )
@@ -117,10 +121,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !h.mayCall(w, r) {
 		return
 	}
+	// A writer that has no connection has no deadline either.
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyLimit))
 	m, ok := h.readHead(w, r)
 	if !ok {
 		return
 	}
+	_ = rc.SetReadDeadline(time.Time{})
 	r.Header.Del(requestIDKey)
 	name, ok := h.sessionName(w, r, m)
 	switch {
@@ -178,6 +186,10 @@ func (h *handler) readHead(w http.ResponseWriter, r *http.Request) (m head, ok b
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		refuseHTTP(w, http.StatusRequestEntityTooLarge, idOf(body), wire.Errorf(wire.CodeInvalidArguments,
 			"a request may have %d bytes at most; a command has %d at most: write what is larger to a file", tooLarge.Limit, wire.MaxArgument))
+		return m, false
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		refuseHTTP(w, http.StatusRequestTimeout, nil, wire.Errorf(wire.CodeTimedOut, "the request did not come within %v", bodyLimit))
 		return m, false
 	}
 	if err != nil {
@@ -343,7 +355,9 @@ func (h *handler) idle(name string, s *shared) {
 }
 
 // refuseHTTP answers a request that goes no further.
+// The connection ends with it, so that nobody waits for a body that is not read.
 func refuseHTTP(w http.ResponseWriter, status int, id json.RawMessage, err error) {
+	w.Header().Set("Connection", "close")
 	e := public(err)
 	data, _ := json.Marshal(e) //nolint:errchkjson // plain types
 	writeRPC(w, status, id, &jsonrpc.Error{Code: codeRefused, Message: fmt.Sprintf("%s (%s)", e.Message, e.Code), Data: data})
