@@ -73,6 +73,7 @@ func TestTheLimitsAreDescribed(t *testing.T) {
 		{"one write to stdin", "subjects/wire", "MaxInputBytes", bytes},
 		{"one argument, or the text of a command", "subjects/wire", "MaxArgument", bytes},
 		{"waiting calls on one process", "actors", "maxWaiters", number},
+		{"state that a session keeps between commands", "actors", "maxState", bytes},
 		{"clients of the socket", "subjects/bus/embedded", "MaxUnix", number},
 		{"a log is begun anew when its part starts and it has more than", "app", "MaxLog", bytes},
 		{"an `up` in the background goes on without use for", "app", "UntilIdle", duration},

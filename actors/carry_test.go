@@ -326,10 +326,10 @@ func TestTake(t *testing.T) {
 			},
 			{changes{set: map[string]string{"GIVEN": "1", "OTHER": "2"}, unset: []string{"A"}}, 5, false, stateSaved, // back as it was opened
 				wire.SessionState{Cwd: "/usr", Env: []wire.EnvVar{{Name: "B", Value: "1"}, {Name: "OTHER", Value: "2"}}}},
-			{changes{dir: "/tmp", set: map[string]string{"BIG": strings.Repeat("x", MaxState)}}, 6, false, stateSaved, // but for the variables
+			{changes{dir: "/tmp", set: map[string]string{"BIG": strings.Repeat("x", maxState)}}, 6, false, stateSaved, // but for the variables
 				wire.SessionState{Cwd: "/tmp", Env: []wire.EnvVar{{Name: "B", Value: "1"}, {Name: "OTHER", Value: "2"}}}},
 			{
-				changes{set: map[string]string{"BIG": strings.Repeat("x", MaxState)}},
+				changes{set: map[string]string{"BIG": strings.Repeat("x", maxState)}},
 				7, false, stateMissed,
 				wire.SessionState{Cwd: "/tmp", Env: []wire.EnvVar{{Name: "B", Value: "1"}, {Name: "OTHER", Value: "2"}}},
 			},

@@ -14,9 +14,9 @@ import (
 	"github.com/limpet-sh/limpet/subjects/wire"
 )
 
-// MaxState bounds what a session carries from one command to the next, in bytes of names,
+// maxState bounds what a session carries from one command to the next, in bytes of names,
 // values and the directory.
-const MaxState = 64 << 10
+const maxState = 64 << 10
 
 // Outcomes of a capture, as a receipt has them.
 const (
@@ -187,8 +187,8 @@ func (s *session) merge(rec *wire.SessionRecord, ch *changes) (st *wire.SessionS
 	for _, name := range names {
 		size += len(name)
 	}
-	if size > MaxState {
-		return st, fmt.Sprintf("the exported variables are not captured: the session's state would have %d bytes, and may have %d", size, MaxState)
+	if size > maxState {
+		return st, fmt.Sprintf("the exported variables are not captured: the session's state would have %d bytes, and may have %d", size, maxState)
 	}
 	st.Env, st.Unset = list, names
 	return st, ""
