@@ -30,7 +30,7 @@ func TestChaosKillGateways(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			a := agent{nil, f.connect()}
+			a := agent{nil, f.connect(2 * time.Second)}
 			s, err := a.c.Open(t.Context(), wire.Open{Cwd: f.dir, DefaultTimeoutMS: -1, Name: fmt.Sprintf("client%d", i)})
 			if err != nil {
 				t.Error(err)

@@ -42,19 +42,19 @@ func newFleet(t testing.TB, workers, gateways []string) *fleet {
 	for _, g := range gateways {
 		f.startGateway(g)
 	}
-	f.client = f.connect()
+	f.client = f.connect(0)
 	return f
 }
 
 func (f *fleet) socket() string { return filepath.Join(f.dir, "nats.sock") }
 
-// connect is a client whose requests are short, so that a gateway that dies with one in
-// hand is soon given up.
-func (f *fleet) connect() *client.Client {
+// connect is a client. Where its requests are short, a gateway that dies with one in hand
+// is soon given up.
+func (f *fleet) connect(request time.Duration) *client.Client {
 	f.t.Helper()
 	user, password := f.server.Credentials(subjects.RoleTenant, "local")
 	c, err := client.Connect(f.t.Context(), client.Config{
-		Socket: f.socket(), User: user, Password: password, MaxRequest: 2 * time.Second, Patience: long, Logger: embeddedtest.Quiet(),
+		Socket: f.socket(), User: user, Password: password, MaxRequest: request, Patience: long, Logger: embeddedtest.Quiet(),
 	})
 	if err != nil {
 		f.t.Fatal(err)
