@@ -88,8 +88,12 @@ func (s *session) claim(r request, execution string, c *wire.Command) (*process,
 	}
 	p.grace, p.longest = res.grace, res.grace
 	p.plan = plan{Leftovers: cmp.Or(c.Leftovers, wire.LeftoversKill), IdleTimeoutMS: c.IdleTimeoutMS, Trace: traceOf(r), Capture: res.spawn.CaptureState}
-	if p.strays = res.strays; res.missed != "" {
+	p.strays = res.strays
+	switch {
+	case res.missed != "":
 		p.missed(res.missed)
+	case res.keeps:
+		p.receipt.StateCapture, p.receipt.SessionCwd = stateUnchanged, rec.CurrentCwd()
 	}
 	if c.Output != nil {
 		p.plan.Output = *c.Output

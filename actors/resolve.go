@@ -23,6 +23,8 @@ type resolved struct {
 	grace     time.Duration
 	verdict   wire.Verdict
 	digest    string
+	capture   bool   // its shell is asked for its state
+	keeps     bool   // it is sure to leave the state as it is, which need not be captured
 	missed    string // why the state of its shell, asked for by the session, is not captured
 	strays    bool   // it runs where an earlier command left the session
 }
@@ -58,7 +60,7 @@ func (s *session) resolve(c *wire.Command) (*resolved, error) {
 		Argv: argv, Env: env, Dir: full.Cwd,
 		Stdin: c.Stdin == wire.StdinPipe, TTY: full.TTY, Merged: res.streams == wire.StreamsMerged,
 		Umask: 0o022, Grace: res.grace, Timeout: max(0, time.Duration(res.timeoutMS)*time.Millisecond),
-		Limits: c.Limits, Descriptors: c.Descriptors, CaptureState: full.CaptureState,
+		Limits: c.Limits, Descriptors: c.Descriptors, CaptureState: res.capture,
 	}
 	if c.Umask != nil {
 		res.spawn.Umask = *c.Umask
@@ -138,10 +140,22 @@ func (s *session) shell(res *resolved, c, full *wire.Command, env []string) ([]s
 		case wrap == "":
 			res.missed = errNoWrapper("capture_state", program).Message
 		}
-		if full.CaptureState = res.missed == ""; full.CaptureState {
+		res.capture = res.missed == ""
+		if full.CaptureState = res.capture; res.capture && !full.Login && unprepared(env) && safety.KeepsState(c.Text, program) {
+			res.capture, res.keeps = false, true // it runs as it is: there is nothing to hear
+		}
+		if res.capture {
 			how.Text, how.Args = wrap, []string{path, c.Text}
 		}
 	}
 	res.shell, full.Shell = path, path
 	return s.deps.shells.Argv(how)
+}
+
+// unprepared reports whether nothing in an environment changes what a shell's words mean.
+func unprepared(env []string) bool {
+	return !slices.ContainsFunc(env, func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return strings.HasPrefix(name, "BASH_") || name == "ENV" || name == "SHELLOPTS" || name == "BASHOPTS" || name == "POSIXLY_CORRECT"
+	})
 }

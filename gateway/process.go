@@ -26,6 +26,9 @@ func (g *Gateway) toProcess(ctx context.Context, c *call) ([]byte, error) {
 	}
 	p, err := g.findProcess(ctx, c.tenant, a.ProcessRef)
 	if err != nil {
+		if _, bad := wire.DecodeRequest(c.verb, c.ContentType(), c.Data); bad != nil && a.InSession != "" {
+			return nil, bad // with the same words as by the worker
+		}
 		return nil, err
 	}
 	reply, err := g.askProcess(ctx, c, &a, p)

@@ -102,7 +102,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	round(40, 40+n)
 	after, goroutinesAfter := settle()
 	if after.fds > before.fds+16 || // pooled cgroup leaves hold some
-		after.threads > before.threads+4 || after.threads > 24 || after.zombies > 0 {
+		after.threads > before.threads+8 || after.threads > 24 || after.zombies > 0 {
 		t.Errorf("keeper: %+v, before %+v", after, before)
 	}
 	if n := holding(t, pid, "limpet-state") + holding(t, pid, "limpet-input"); n != 0 {
