@@ -235,7 +235,8 @@ func (k *call) terminate(ctx context.Context, b *bound) (*reply, error) {
 	}
 	rep, err := k.shown(ctx, b, r, output.ReceiptText)
 	if rep != nil {
-		rep.others = true
+		e := rep.answer.Error
+		rep.others, rep.failed = true, e != nil && e.Code == wire.CodeTeardownFailed // P30: part of it lives
 	}
 	return rep, err
 }
