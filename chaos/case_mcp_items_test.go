@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -19,9 +20,7 @@ var follows = map[string]params{
 func followUp(action, id string, more params) params {
 	args := params{"action": action, "process_id": id}
 	for _, p := range []params{follows[action], more} {
-		for k, v := range p {
-			args[k] = v
-		}
+		maps.Copy(args, p)
 	}
 	return args
 }
