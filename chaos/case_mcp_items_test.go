@@ -51,6 +51,7 @@ func TestCaseMCPFollowUps(t *testing.T) {
 			mcpRefused{"A28_" + action + "_path", followUp(action, "../../etc", nil), "invalid_arguments", "process_id", "is none"},
 		)
 	}
+	cases = append(cases, mcpRefused{"A30_cursor", followUp("read", id, params{"cursor": 0}), "unknown_field", "cursor", "the nearest is offset"})
 	for _, bad := range []struct {
 		actions, field string
 		value          any
@@ -163,6 +164,17 @@ func TestCaseMCPPages(t *testing.T) {
 			c.does("write", id, "stdin", "three\n", "wait_s", 30, "offset", 8).is(t, "", params{"output": "three\n", "offset": 8})
 			c.does("write", id, "close_stdin", true, "wait_s", 0)
 			c.does("wait", id, "offset", 4).is(t, "two\nthree\n[process P: exit code 0]", params{"offset": 4})
+		},
+		"P29NobodyReads": func(t *testing.T, c *mcpClient) {
+			notShort(t)
+			id := c.begin(params{"command": "sleep 300", "close_stdin": false}, "")
+			full := strings.Repeat("x", 65_536)
+			c.does("write", id, "stdin", full, "wait_s", 0)
+			r := c.call(followUp("write", id, params{"stdin": full, "wait_s": 0}))
+			if !r.failed || r.code() != "input_backpressure" || !strings.HasPrefix(r.text, "[input_backpressure: ") {
+				t.Errorf("%s", r.text)
+			}
+			c.does("status", id).is(t, "", params{"state": "running", "stdin_open": true})
 		},
 		"A40StreamsKeepTheirNames": func(t *testing.T, c *mcpClient) {
 			id := c.ok(run("echo a; sleep 0.05; echo b >&2; sleep 0.05; echo c")).str("process_id")

@@ -206,7 +206,7 @@ var otherNames = map[string]string{
 	"ids": "process_ids", "input": "stdin", "text": "stdin", "data": "stdin", "chars": "stdin", "eof": "close_stdin",
 	"workdir": "cwd", "working_directory": "cwd", "dir": "cwd", "directory": "cwd",
 	"pty": "tty", "terminal": "tty", "regex": "pattern", "query": "pattern", "filter": "pattern",
-	"from": "offset", "start": "offset", "limit": "max_bytes", "max_output": "max_bytes", "columns": "cols", "file": "path",
+	"from": "offset", "start": "offset", "cursor": "offset", "limit": "max_bytes", "limit_bytes": "max_bytes", "max_output": "max_bytes", "columns": "cols", "file": "path",
 }
 
 // otherActions are what other tools call our actions.

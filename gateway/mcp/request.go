@@ -53,7 +53,7 @@ var (
 	plainWord       = regexp.MustCompile(`^[\w.+/-]{1,60}$`)
 )
 
-// program is the name of the first program of a text, behind assignments and a “cd … &&”;
+// program is the name of the first program of a text, behind assignments and a “cd …”;
 // "" where that is not plain to see.
 func program(text string) string {
 	const most = 1 << 10 // bytes that are looked at
@@ -64,6 +64,8 @@ func program(text string) string {
 			words = words[1:]
 		case w == "cd" && len(words) > 3 && words[2] == "&&":
 			words = words[3:]
+		case w == "cd" && len(words) > 2 && strings.HasSuffix(words[1], ";"):
+			words = words[2:]
 		case plainWord.MatchString(w):
 			return path.Base(w)
 		default:

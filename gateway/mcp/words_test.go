@@ -13,6 +13,7 @@ func TestProgram(t *testing.T) {
 		"npm run dev":                        "npm",
 		"  /usr/bin/python3 x.py":            "python3",
 		"cd /srv/app && make -j4":            "make",
+		"cd /srv/app; make":                  "make",
 		"A=1 B=two cmd x":                    "cmd",
 		"sleep 5; echo secret":               "sleep",
 		"./run.sh\necho more":                "run.sh",
