@@ -88,6 +88,8 @@ func TestStateThatWasNotStoredIsFoundAgain(t *testing.T) {
 	b := newBench(t, nil)
 	s := b.open(wire.Open{CaptureState: true})
 	b.said(b.run(s, "export A=0"), "", "saved", b.cwd)
+	b.stop(ErrLeave) // its writes have ended
+	b.boot()
 	b.worker.deps.sessions = awayRecords{b.worker.deps.sessions}
 	b.said(b.run(s, "cd /; export A=1"), "", "saved", "/")
 	b.said(b.run(s, "echo $A; cd /usr; export B=1"), "1\n", "saved", "/usr")
