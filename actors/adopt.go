@@ -19,6 +19,7 @@ type execution = registry.Entry[wire.ExecutionRecord]
 
 // adoption is what a boot takes over.
 type adoption struct {
+	exits map[string]*keeper.Exited // of the held processes when the adoption began; nil of who ran
 	*Worker
 	sessions map[string]*session   // by id
 	records  map[string]*execution // by process id; less those that the keeper holds
@@ -51,7 +52,10 @@ func (w *Worker) adopt(ctx context.Context, held []*keeper.Process) error {
 			a.records[id] = &stored[i]
 		}
 	}
-	slices.SortStableFunc(held, byEnd)
+	for _, p := range held { // what ends from now on, its actor will hear
+		a.exits[p.ID()] = p.Exited()
+	}
+	slices.SortStableFunc(held, a.byEnd)
 	for _, p := range held {
 		if err := a.adoptProcess(ctx, p); err != nil {
 			return err
@@ -66,7 +70,7 @@ func (w *Worker) adopt(ctx context.Context, held []*keeper.Process) error {
 }
 
 func newAdoption(w *Worker) *adoption {
-	return &adoption{Worker: w, sessions: map[string]*session{}, records: map[string]*execution{}, retained: map[string]int{}}
+	return &adoption{Worker: w, sessions: map[string]*session{}, records: map[string]*execution{}, exits: map[string]*keeper.Exited{}, retained: map[string]int{}}
 }
 
 // start starts the actors of the sessions, and they those of their processes.
@@ -106,8 +110,8 @@ func (a *adoption) adoptSessions(ctx context.Context) error {
 }
 
 // byEnd orders commands by their ends, and those that run behind them.
-func byEnd(a, b *keeper.Process) int {
-	x, y := a.Exited(), b.Exited()
+func (a *adoption) byEnd(p, q *keeper.Process) int {
+	x, y := a.exits[p.ID()], a.exits[q.ID()]
 	switch {
 	case x != nil && y != nil:
 		return x.At.Compare(y.At)
@@ -178,7 +182,9 @@ func (a *adoption) adoptProcess(ctx context.Context, held *keeper.Process) error
 	// may come twice, none is missed.
 	a.deps.dir.addProcess(p)
 	if e := held.Exited(); e != nil {
-		p.recapture(s, e)
+		if a.exits[held.ID()] != nil {
+			p.recapture(s, e) // in its turn; a later end is the actor's to capture
+		}
 		p.facts <- keeper.Event{Exited: e}
 	}
 	if g := held.Gone(); g != nil {
