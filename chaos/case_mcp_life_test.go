@@ -240,7 +240,10 @@ func TestCaseMCPTimes(t *testing.T) {
 			}
 		},
 		"ToldOnceOfAllCalls": func(t *testing.T, c *mcpClient) {
-			id := c.begin(params{"command": "exit 3", "description": "fails at once"}, "")
+			id := c.begin(params{"command": "read x; exit 3", "close_stdin": false}, "")
+			if _, err := h.c.CloseStdin(t.Context(), id); err != nil { // beside the connection
+				t.Fatal(err)
+			}
 			h.ended(t, id)
 			told := make(chan int, 12)
 			for range cap(told) {
