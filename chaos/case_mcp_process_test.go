@@ -143,10 +143,11 @@ func TestCaseMCPSupervisor(t *testing.T) {
 		ended <- r
 	}()
 	until(t, "the second command", func() bool { return strings.Count(c.ok(params{"action": "list"}).text, "  running  ") == 2 })
+	dead := l.PID("worker")
 	if err := l.Kill("worker"); err != nil {
 		t.Fatal(err)
 	}
-	waitWorker(t, l)
+	waitWorker(t, l, dead)
 	r := <-ended
 	if r.str("state") == "running" { // it may have been given the handle instead
 		r = c.does("wait", r.str("process_id"), "offset", 0, "wait_s", 30)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,10 +61,11 @@ func killWhilePrinting(t *testing.T, l *Lab, s *client.Session, kills int, size 
 			break
 		}
 		time.Sleep(time.Duration(1+rand.IntN(40)) * time.Millisecond)
+		before := l.PID("worker")
 		if err := l.Kill("worker"); err != nil {
 			t.Fatal(err)
 		}
-		waitWorker(t, l)
+		waitWorker(t, l, before)
 	}
 	h, want := sha256.New(), numbered(size/16)
 	var total, next int64
@@ -120,18 +122,15 @@ func lastPage(t *testing.T, c *client.Client, id string) *wire.Page {
 	return page
 }
 
-// waitWorker waits until another worker has taken over.
-func waitWorker(t *testing.T, l *Lab) {
+// waitWorker waits until another worker than the one before has taken over: a gateway
+// lists without one too, but then as unreachable.
+func waitWorker(t *testing.T, l *Lab, before int) {
 	t.Helper()
-	for until := time.Now().Add(30 * time.Second); ; {
-		_, err := l.Client.ListAll(t.Context())
-		if err == nil {
-			return
-		}
-		if time.Now().After(until) {
-			t.Fatalf("no worker after 30 s: %v", err)
-		}
-	}
+	l.another(t, "worker", before)
+	eventually(t, "a worker that answers", long, func() bool {
+		all, err := l.Client.ListAll(t.Context())
+		return err == nil && !slices.ContainsFunc(all.Processes, func(r wire.Receipt) bool { return r.State == wire.StateUnreachable })
+	})
 }
 
 // TestLines: with the spool above it nothing of 100 MiB of lines is lost; at the default
